@@ -1,0 +1,191 @@
+"""Block-wise integer quantisation of matrices, in the layout that onnxruntime's MatMulNBits reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgepipe.errors import UnsupportedModel
+
+# Elements searched at a time by one thread: small enough that a slab and its temporaries stay in the cache.
+_SLAB_ELEMENTS = 1 << 17
+_THREADS = 2
+
+# Scales tried per block, as multiples of the one that just spans the block: clipping the extremes a little lets the
+# many small weights fall on a finer grid. With 8 bits the grid is fine already and clipping far never pays.
+_SHRINK = {
+    4: np.linspace(0.70, 1.04, 12, dtype=np.float32),
+    8: np.linspace(0.97, 1.005, 6, dtype=np.float32),
+}
+
+
+@dataclass(frozen=True)
+class QuantizedMatrix:
+    """A matrix ``[N, K]`` in blocks of ``block_size`` along K: ``(code - zero_point) * scale``.
+
+    The layout of ``com.microsoft.MatMulNBits``; the last block of a row is padded when ``columns`` (K) is no multiple
+    of the block size (all padding dequantises to zero).
+
+    ``packed``: uint8 ``[N, ceil(K / block), block * bits / 8]``; with 4 bits element 2j is in the low nibble of byte j
+    and 2j + 1 in the high one. ``scales``: float32 ``[N, ceil(K / block)]``. ``zero_points``: uint8
+    ``[N, ceil(ceil(K / block) * bits / 8)]``, packed as the data is, or None for the middle code (8 or 128).
+    """
+
+    bits: int
+    block_size: int
+    packed: np.ndarray
+    scales: np.ndarray
+    zero_points: np.ndarray | None
+    columns: int
+
+    def dequantize(self) -> np.ndarray:
+        """The matrix these codes stand for, float32 ``[N, K]``."""
+        rows, blocks = self.scales.shape
+        values = unpack(self.packed, self.bits).astype(np.float32)
+        if self.zero_points is None:
+            values -= 1 << (self.bits - 1)
+        else:
+            values -= unpack(self.zero_points, self.bits)[:, :blocks, None]
+        values *= self.scales[:, :, None]
+        return np.ascontiguousarray(values.reshape(rows, -1)[:, : self.columns])
+
+
+def pack(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Pack uint8 codes along the last axis, low nibble first; an odd count of 4-bit codes is padded with a zero."""
+    if bits == 8:
+        return codes
+    if codes.shape[-1] % 2:
+        codes = np.concatenate([codes, np.zeros_like(codes[..., :1])], axis=-1)
+    return codes[..., 0::2] | (codes[..., 1::2] << 4)
+
+
+def unpack(packed: np.ndarray, bits: int) -> np.ndarray:
+    """Inverse of `pack` (the padding stays): uint8 codes, one a byte, along the last axis."""
+    if bits == 8:
+        return packed
+    codes = np.empty((*packed.shape[:-1], packed.shape[-1] * 2), np.uint8)
+    codes[..., 0::2] = packed & 15
+    codes[..., 1::2] = packed >> 4
+    return codes
+
+
+def quantize(
+    weight: np.ndarray, bits: int, block_size: int, symmetric: bool
+) -> QuantizedMatrix:
+    """Quantise ``weight`` (float32 ``[N, K]``) to the codes that minimise the squared error of every block.
+
+    Rounds to nearest on a grid of scales (and, unless ``symmetric``, zero points) per block, keeps the best, and
+    finishes with the least-squares scale of the rounded block. Rows are handled a slab at a time, so that the extra
+    memory is that of the result and a few MB.
+
+    Raises:
+        UnsupportedModel: the weights hold NaN or infinity.
+    """
+    if bits not in _SHRINK:
+        raise ValueError(f"bits is {bits}: expected 4 or 8")
+    rows, columns = weight.shape
+    blocks = -(-columns // block_size)
+    packed = np.empty((rows, blocks, block_size * bits // 8), np.uint8)
+    scales = np.empty((rows, blocks), np.float32)
+    zero_points = (
+        None if symmetric else np.empty((rows, -(-blocks * bits // 8)), np.uint8)
+    )
+
+    def quantize_slab(slab: slice) -> None:
+        padded = np.zeros((weight[slab].shape[0], blocks * block_size), np.float32)
+        padded[:, :columns] = weight[slab]
+        if not np.isfinite(padded).all():
+            raise UnsupportedModel(
+                "a weight is NaN or infinite: only finite weights can be quantised"
+            )
+        # [block_size, number of blocks]: reductions over a block run along the first axis and vectorise.
+        codes, scale, zero = _search(
+            np.ascontiguousarray(padded.reshape(-1, block_size).T), bits, symmetric
+        )
+        packed[slab] = pack(codes.T.reshape(-1, blocks, block_size), bits)
+        scales[slab] = scale.reshape(-1, blocks)
+        if zero_points is not None:
+            zero_points[slab] = pack(zero.reshape(-1, blocks), bits)
+
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for _ in threads.map(quantize_slab, _slabs(rows, blocks * block_size)):
+            pass
+    return QuantizedMatrix(bits, block_size, packed, scales, zero_points, columns)
+
+
+def _slabs(rows: int, row_elements: int) -> Iterator[slice]:
+    step = max(1, _SLAB_ELEMENTS // row_elements)
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))
+
+
+def _search(
+    weight: np.ndarray, bits: int, symmetric: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Best codes of blocks ``[block_size, B]``: uint8 codes of that shape, float32 scales ``[B]``, uint8 zeros ``[B]``."""
+    peak = np.abs(weight).max(axis=0)
+    weight = weight / np.where(
+        peak > 0, peak, 1
+    )  # in [-1, 1]: squares neither overflow nor vanish
+    largest = np.float32((1 << bits) - 1)
+    low, high = np.minimum(weight.min(axis=0), 0), np.maximum(weight.max(axis=0), 0)
+
+    if symmetric:
+        middle = np.float32(1 << (bits - 1))
+        # The sign of the scale is free: let the extreme of the larger magnitude fall on the longer, negative side.
+        span = np.where(high > -low, -high, -low) / middle
+        candidates = [
+            (span * shrink, np.full_like(span, middle)) for shrink in _SHRINK[bits]
+        ]
+    else:
+        span = (high - low) / largest
+        span[span == 0] = 1
+        nearest = np.rint(-low / span)
+        candidates = [
+            (span * shrink, np.clip(nearest + shift, 0, largest))
+            for shrink in _SHRINK[bits]
+            for shift in (np.float32(-1), np.float32(0), np.float32(1))
+        ]
+
+    best_gain = np.full(weight.shape[1], -1, np.float32)
+    best_scale = np.zeros_like(best_gain)
+    best_zero = np.zeros_like(best_gain)
+    for scale, zero in candidates:
+        gain, refined = _fit(weight, scale, zero, largest)
+        better = gain > best_gain
+        np.copyto(best_gain, gain, where=better)
+        np.copyto(best_scale, refined, where=better)
+        np.copyto(best_zero, zero, where=better)
+
+    levels = _levels(weight, best_scale, best_zero, largest)
+    _, best_scale = _least_squares(weight, levels)
+    codes = (levels + best_zero).astype(np.uint8)
+    return codes, best_scale * peak, best_zero.astype(np.uint8)
+
+
+def _levels(
+    weight: np.ndarray, scale: np.ndarray, zero: np.ndarray, largest: np.float32
+) -> np.ndarray:
+    """Codes less zero point of the nearest representable values, as float32."""
+    levels = weight * (1 / np.where(scale == 0, 1, scale))
+    np.rint(levels, out=levels)
+    return np.clip(levels, -zero, largest - zero, out=levels)
+
+
+def _least_squares(
+    weight: np.ndarray, levels: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The scale that fits ``levels`` best, and the squared error it removes: |w|^2 - |w - scale * levels|^2."""
+    product = np.einsum("kb,kb->b", weight, levels)
+    norm = np.einsum("kb,kb->b", levels, levels)
+    scale = product / np.where(norm > 0, norm, 1)
+    return product * scale, scale
+
+
+def _fit(
+    weight: np.ndarray, scale: np.ndarray, zero: np.ndarray, largest: np.float32
+) -> tuple[np.ndarray, np.ndarray]:
+    return _least_squares(weight, _levels(weight, scale, zero, largest))

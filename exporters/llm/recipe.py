@@ -1,0 +1,82 @@
+"""What to export and how far the result may stray from its source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from edgepipe.errors import RecipeError
+
+Precision = Literal["auto", "fp32", "int8", "int4"]
+PRECISIONS: tuple[str, ...] = ("auto", "fp32", "int8", "int4")
+BLOCK_SIZES: tuple[int, ...] = (32, 64, 128)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Limits on an exported decoder against its source in float32; None switches a limit off.
+
+    ``max_abs_logit``: largest difference of any logit. ``min_top1_agreement``: fraction of positions with the same
+    most likely token. ``max_mean_kl``: mean KL(source || exported) per position, in nats. ``max_perplexity_ratio``:
+    perplexity of the exported decoder over that of the source.
+    """
+
+    max_abs_logit: float | None = None
+    min_top1_agreement: float | None = None
+    max_mean_kl: float | None = None
+    max_perplexity_ratio: float | None = None
+
+
+_INT4 = Thresholds(min_top1_agreement=0.75, max_mean_kl=0.25, max_perplexity_ratio=1.25)
+
+DEFAULT_THRESHOLDS: dict[str, Thresholds] = {
+    "fp32": Thresholds(
+        max_abs_logit=2e-3,
+        min_top1_agreement=0.995,
+        max_mean_kl=1e-5,
+        max_perplexity_ratio=1.001,
+    ),
+    "int8": Thresholds(
+        min_top1_agreement=0.95, max_mean_kl=0.01, max_perplexity_ratio=1.02
+    ),
+    "int4": _INT4,
+    "auto": _INT4,
+}
+
+
+@dataclass(frozen=True)
+class DecoderRecipe:
+    """How to export one decoder.
+
+    ``source`` is a Hugging Face id, a local folder, a ``.gguf`` file or an alias. ``precision`` and ``head_precision``
+    may be ``"auto"``: Q4_0 and Q8_0 blocks of a GGUF are carried over exactly, all else becomes int4 in the body and
+    int8 in embeddings and head. ``thresholds`` None stands for the defaults of the precision.
+
+    Raises:
+        RecipeError: a value is out of its range.
+    """
+
+    source: str
+    revision: str | None = None
+    precision: Precision = "auto"
+    block_size: int = 32
+    symmetric: bool = False
+    head_precision: Precision = "auto"
+    thresholds: Thresholds | None = None
+
+    def __post_init__(self) -> None:
+        _require("precision", self.precision, PRECISIONS)
+        _require("head_precision", self.head_precision, PRECISIONS)
+        _require("block_size", self.block_size, BLOCK_SIZES)
+
+    @property
+    def limits(self) -> Thresholds:
+        """The thresholds that validation applies."""
+        return self.thresholds or DEFAULT_THRESHOLDS[self.precision]
+
+
+def _require(key: str, value: object, allowed: tuple[object, ...]) -> None:
+    if value not in allowed:
+        raise RecipeError(
+            f"{key} is {value!r}: expected one of {', '.join(map(str, allowed))}"
+        )

