@@ -72,9 +72,7 @@ def unpack(packed: np.ndarray, bits: int) -> np.ndarray:
     return codes
 
 
-def quantize(
-    weight: np.ndarray, bits: int, block_size: int, symmetric: bool
-) -> QuantizedMatrix:
+def quantize(weight: np.ndarray, bits: int, block_size: int, symmetric: bool) -> QuantizedMatrix:
     """Quantise ``weight`` (float32 ``[N, K]``) to the codes that minimise the squared error of every block.
 
     Rounds to nearest on a grid of scales (and, unless ``symmetric``, zero points) per block, keeps the best, and
@@ -90,21 +88,15 @@ def quantize(
     blocks = -(-columns // block_size)
     packed = np.empty((rows, blocks, block_size * bits // 8), np.uint8)
     scales = np.empty((rows, blocks), np.float32)
-    zero_points = (
-        None if symmetric else np.empty((rows, -(-blocks * bits // 8)), np.uint8)
-    )
+    zero_points = None if symmetric else np.empty((rows, -(-blocks * bits // 8)), np.uint8)
 
     def quantize_slab(slab: slice) -> None:
         padded = np.zeros((weight[slab].shape[0], blocks * block_size), np.float32)
         padded[:, :columns] = weight[slab]
         if not np.isfinite(padded).all():
-            raise UnsupportedModel(
-                "a weight is NaN or infinite: only finite weights can be quantised"
-            )
+            raise UnsupportedModel("a weight is NaN or infinite: only finite weights can be quantised")
         # [block_size, number of blocks]: reductions over a block run along the first axis and vectorise.
-        codes, scale, zero = _search(
-            np.ascontiguousarray(padded.reshape(-1, block_size).T), bits, symmetric
-        )
+        codes, scale, zero = _search(np.ascontiguousarray(padded.reshape(-1, block_size).T), bits, symmetric)
         packed[slab] = pack(codes.T.reshape(-1, blocks, block_size), bits)
         scales[slab] = scale.reshape(-1, blocks)
         if zero_points is not None:
@@ -122,14 +114,10 @@ def _slabs(rows: int, row_elements: int) -> Iterator[slice]:
         yield slice(start, min(start + step, rows))
 
 
-def _search(
-    weight: np.ndarray, bits: int, symmetric: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _search(weight: np.ndarray, bits: int, symmetric: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Best codes of blocks ``[block_size, B]``: uint8 codes of that shape, float32 scales ``[B]``, uint8 zeros ``[B]``."""
     peak = np.abs(weight).max(axis=0)
-    weight = weight / np.where(
-        peak > 0, peak, 1
-    )  # in [-1, 1]: squares neither overflow nor vanish
+    weight = weight / np.where(peak > 0, peak, 1)  # in [-1, 1]: squares neither overflow nor vanish
     largest = np.float32((1 << bits) - 1)
     low, high = np.minimum(weight.min(axis=0), 0), np.maximum(weight.max(axis=0), 0)
 
@@ -137,9 +125,7 @@ def _search(
         middle = np.float32(1 << (bits - 1))
         # The sign of the scale is free: let the extreme of the larger magnitude fall on the longer, negative side.
         span = np.where(high > -low, -high, -low) / middle
-        candidates = [
-            (span * shrink, np.full_like(span, middle)) for shrink in _SHRINK[bits]
-        ]
+        candidates = [(span * shrink, np.full_like(span, middle)) for shrink in _SHRINK[bits]]
     else:
         span = (high - low) / largest
         span[span == 0] = 1
@@ -166,18 +152,14 @@ def _search(
     return codes, best_scale * peak, best_zero.astype(np.uint8)
 
 
-def _levels(
-    weight: np.ndarray, scale: np.ndarray, zero: np.ndarray, largest: np.float32
-) -> np.ndarray:
+def _levels(weight: np.ndarray, scale: np.ndarray, zero: np.ndarray, largest: np.float32) -> np.ndarray:
     """Codes less zero point of the nearest representable values, as float32."""
     levels = weight * (1 / np.where(scale == 0, 1, scale))
     np.rint(levels, out=levels)
     return np.clip(levels, -zero, largest - zero, out=levels)
 
 
-def _least_squares(
-    weight: np.ndarray, levels: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _least_squares(weight: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The scale that fits ``levels`` best, and the squared error it removes: |w|^2 - |w - scale * levels|^2."""
     product = np.einsum("kb,kb->b", weight, levels)
     norm = np.einsum("kb,kb->b", levels, levels)
@@ -185,7 +167,5 @@ def _least_squares(
     return product * scale, scale
 
 
-def _fit(
-    weight: np.ndarray, scale: np.ndarray, zero: np.ndarray, largest: np.float32
-) -> tuple[np.ndarray, np.ndarray]:
+def _fit(weight: np.ndarray, scale: np.ndarray, zero: np.ndarray, largest: np.float32) -> tuple[np.ndarray, np.ndarray]:
     return _least_squares(weight, _levels(weight, scale, zero, largest))

@@ -36,9 +36,7 @@ DEFAULT_THRESHOLDS: dict[str, Thresholds] = {
         max_mean_kl=1e-5,
         max_perplexity_ratio=1.001,
     ),
-    "int8": Thresholds(
-        min_top1_agreement=0.95, max_mean_kl=0.01, max_perplexity_ratio=1.02
-    ),
+    "int8": Thresholds(min_top1_agreement=0.95, max_mean_kl=0.01, max_perplexity_ratio=1.02),
     "int4": _INT4,
     "auto": _INT4,
 }
@@ -77,6 +75,4 @@ class DecoderRecipe:
 
 def _require(key: str, value: object, allowed: tuple[object, ...]) -> None:
     if value not in allowed:
-        raise RecipeError(
-            f"{key} is {value!r}: expected one of {', '.join(map(str, allowed))}"
-        )
+        raise RecipeError(f"{key} is {value!r}: expected one of {', '.join(map(str, allowed))}")

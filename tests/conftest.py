@@ -1,0 +1,138 @@
+"""Tiny random decoders that every test may share, saved as Hugging Face folders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TINY_ARCHITECTURES = ("llama", "llama3_rope", "mistral", "qwen2", "qwen3")
+
+TINY_CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+TINY_CORPUS = [
+    "The quick brown fox jumps over the lazy dog, and the dog sleeps on.",
+    "def add(a, b):\n    return a + b\n\nprint(add(2, 40))",
+    "Pack my box with five dozen liquor jugs; the jugs are in the box.",
+    "In 2024 there were 366 days. Größe, café, naïve, 東京, привет.",
+]
+
+TinyModel = Callable[..., Path]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that asks for ``architecture`` runs once for every tiny architecture."""
+    if "architecture" in metafunc.fixturenames:
+        metafunc.parametrize("architecture", TINY_ARCHITECTURES, scope="session")
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    """``tiny_model(architecture, tied=True, **changes)`` → a folder with config, safetensors, tokenizer, chat template.
+
+    Hidden size 64, 4 query and 2 key/value heads, vocabulary of 300 and some, random weights (norms and biases too),
+    float32. ``changes`` go to the config; ``dtype`` ("float16", "bfloat16") and ``max_shard_size`` ("50KB") to the
+    saving, another ``seed`` draws other
+    weights. The same arguments give the same folder for the whole session: tests must not write into it.
+    """
+    pytest.importorskip("transformers")
+    folders: dict[str, Path] = {}
+
+    def build(architecture: str, tied: bool = True, **changes: Any) -> Path:
+        key = repr((architecture, tied, sorted(changes.items(), key=lambda item: item[0])))
+        if key not in folders:
+            folder = tmp_path_factory.mktemp(f"tiny_{architecture}")
+            _save_tiny_model(folder, architecture, tied, **changes)
+            folders[key] = folder
+        return folders[key]
+
+    return build
+
+
+def _save_tiny_model(
+    folder: Path,
+    architecture: str,
+    tied: bool,
+    seed: int = 0,
+    dtype: str = "float32",
+    max_shard_size: str = "1GB",
+    **changes: Any,
+) -> None:
+    import torch
+    import transformers
+
+    tokenizer = _tiny_tokenizer()
+    common: dict[str, Any] = {
+        "vocab_size": len(tokenizer) + 4,  # a few rows that the tokenizer never uses, as real models have
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": tied,
+        "initializer_range": 0.2,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+    }
+    config_class, particular = {
+        "llama": ("LlamaConfig", {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}),
+        "llama3_rope": (
+            "LlamaConfig",
+            {
+                "num_hidden_layers": 3,
+                "rope_parameters": {
+                    "rope_type": "llama3",
+                    "rope_theta": 500_000.0,
+                    "factor": 8.0,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 64,
+                },
+            },
+        ),
+        "mistral": ("MistralConfig", {"head_dim": 16, "sliding_window": 256}),
+        "qwen2": ("Qwen2Config", {"rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0}}),
+        "qwen3": ("Qwen3Config", {"head_dim": 32}),
+    }[architecture]
+    config = getattr(transformers, config_class)(**{**common, **particular, **changes})
+
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = transformers.AutoModelForCausalLM.from_config(config)
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                torch.nn.init.uniform_(parameter, 0.5, 1.5)
+            elif name.endswith("bias"):
+                torch.nn.init.normal_(parameter, std=0.2)
+    model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
+    tokenizer.save_pretrained(folder)
+
+
+def _tiny_tokenizer() -> Any:
+    """A byte-level BPE of some 300 tokens with ChatML's markers, beginning of text not added (as Qwen and SmolLM2)."""
+    import tokenizers
+    import transformers
+
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
+    bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    bpe.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300, special_tokens=special, initial_alphabet=sorted(alphabet), show_progress=False
+    )
+    bpe.train_from_iterator(TINY_CORPUS, trainer)
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        bos_token="<|endoftext|>",
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=special[1:],
+        chat_template=TINY_CHAT_TEMPLATE,
+    )
