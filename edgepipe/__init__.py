@@ -1,3 +1,37 @@
-"""edgepipe: export models on a workstation, run and measure them on an edge device."""
+"""edgepipe: export models on a workstation, run and measure them on an edge device.
+
+The verbs of the command line are functions here too. They are imported on first use, so that
+``import edgepipe`` loads neither an inference engine nor numpy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edgepipe.pipeline.export import export as export
+    from edgepipe.pipeline.measure import measure as measure
+    from edgepipe.pipeline.run import run as run
 
 __version__ = "0.1.0"
+
+__all__ = ["__version__", "export", "measure", "run"]
+
+_VERBS = {
+    "export": "edgepipe.pipeline.export:export",
+    "measure": "edgepipe.pipeline.measure:measure",
+    "run": "edgepipe.pipeline.run:run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a verb on first use (PEP 562)."""
+    if name not in _VERBS:
+        raise AttributeError(f"module 'edgepipe' has no attribute {name!r}")
+    from edgepipe.lazy import load
+
+    return load(_VERBS[name])
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_VERBS})

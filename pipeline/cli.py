@@ -1,0 +1,122 @@
+"""The `edgepipe` command: its verbs are imported when they run, and every error ends as one line and an exit code.
+
+Results go to stdout; progress, logs and errors go to stderr. With ``--json`` a verb prints one object on
+stdout, and an error is such an object too: ``{"error": {"type", "message", "exit_code"}}``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+import click
+
+import edgepipe
+from edgepipe.errors import EdgepipeError
+from edgepipe.lazy import load
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+# verb -> where its click command is, and its line in `edgepipe --help`
+VERBS = {
+    "export": ("edgepipe.pipeline.cli_export:command", "Turn a model, and its draft, into a bundle for a device."),
+    "run": ("edgepipe.pipeline.cli_run:command", "Run a bundle: answer a prompt, or chat."),
+    "measure": ("edgepipe.pipeline.cli_measure:command", "Measure a bundle's latency and memory on this device."),
+    "completion": ("edgepipe.pipeline.cli_completion:command", "Print the completion script of a shell."),
+}
+
+
+class LazyGroup(click.Group):
+    """A click group that knows its verbs' names and short help without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs, in the order they are used."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the verb's command; None when there is no such verb."""
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = load(VERBS[cmd_name][0])
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb of ``args``; an unknown one is a usage error that suggests what was meant."""
+        verb = args[0]
+        if verb not in VERBS and not verb.startswith("-") and not ctx.resilient_parsing:
+            close = get_close_matches(verb, VERBS, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(VERBS)}."
+            ctx.fail(f"no verb {verb!r}: {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs and their short help."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, short_help) for verb, (_, short_help) in VERBS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """Complete a verb, or an option of `edgepipe` itself."""
+        from click.shell_completion import CompletionItem
+
+        verbs = [CompletionItem(verb, help=text) for verb, (_, text) in VERBS.items() if verb.startswith(incomplete)]
+        return verbs + click.Command.shell_complete(self, ctx, incomplete)
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(edgepipe.__version__, prog_name="edgepipe")
+def cli() -> None:
+    """Export models on a workstation, run and measure them on an edge device."""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit.
+
+    Exit codes: 0 done, 1 an error the user can mend, 2 wrong usage, 3 validation failed, 4 device unreachable,
+    5 measurement untrustworthy, 130 interrupted, 141 the reader of stdout went away.
+    """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        result = cli.main(arguments, prog_name="edgepipe", standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(result if isinstance(result, int) else 0)
+    except click.UsageError as error:
+        if not _wants_json(arguments):
+            error.show()
+            sys.exit(error.exit_code)
+        _fail(arguments, type(error).__name__, error.format_message(), error.exit_code)
+    except click.ClickException as error:
+        _fail(arguments, type(error).__name__, error.format_message(), error.exit_code)
+    except EdgepipeError as error:
+        _fail(arguments, type(error).__name__, str(error), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        _fail(arguments, "Interrupted", "interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # Nobody reads on: give the interpreter a stdout that it can flush at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(BROKEN_PIPE)
+    except OSError as error:
+        place = f": {error.filename}" if error.filename else ""
+        _fail(arguments, type(error).__name__, f"{error.strerror or error}{place}", 1)
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Whether ``--json`` was given, also when the arguments as a whole could not be parsed."""
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "--json" in options
+
+
+def _fail(arguments: Sequence[str], kind: str, message: str, exit_code: int) -> NoReturn:
+    """Print one error, on one line, as text or JSON, and exit."""
+    message = " ".join(message.split())
+    if _wants_json(arguments):
+        click.echo(json.dumps({"error": {"type": kind, "message": message, "exit_code": exit_code}}))
+    else:
+        click.echo(f"error: {message}", err=True)
+    sys.exit(exit_code)
