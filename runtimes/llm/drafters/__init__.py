@@ -1,0 +1,6 @@
+"""Drafters, by the name the user types."""
+
+DRAFTERS = {
+    "lookup": "edgepipe.runtimes.llm.drafters.lookup:Lookup",
+    "model": "edgepipe.runtimes.llm.drafters.model:ModelDrafter",
+}

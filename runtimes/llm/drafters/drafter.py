@@ -1,0 +1,38 @@
+"""What a drafter does: guess the tokens that come next."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Guessed tokens and where they came from.
+
+    Attributes:
+        tokens: the guesses, in order.
+        probabilities: for each guess the distribution q, float64 ``[vocab_size]``, that it was drawn from; None when
+            the guesses were not drawn (q is one-hot).
+    """
+
+    tokens: list[int]
+    probabilities: list[np.ndarray] | None = None
+
+
+class Drafter(ABC):
+    """Guesses for the target to verify. Any guess is safe: verification makes the output exact."""
+
+    @abstractmethod
+    def propose(self, text: Sequence[int], count: int) -> Draft:
+        """At most ``count`` tokens that may follow ``text`` (all committed tokens and the one not yet fed).
+
+        Between two calls of `reset` the text only grows.
+        """
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Forget the text: the next one is another."""

@@ -1,0 +1,42 @@
+"""Prompt lookup: copy what followed the last occurrence of the text's ending (Saxena 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgepipe.runtimes.llm.drafters.drafter import Draft, Drafter
+
+
+class Lookup(Drafter):
+    """Matches the longest n-gram that ends the text against the text itself, prompt and output alike."""
+
+    def __init__(self, longest: int = 4, shortest: int = 2) -> None:
+        """N-grams of ``longest`` down to ``shortest`` tokens are tried."""
+        self.sizes = range(longest, shortest - 1, -1)
+        self._followers: dict[tuple[int, ...], int] = {}
+        self._indexed = 1
+
+    def propose(self, text: Sequence[int], count: int) -> Draft:
+        """The tokens after the most recent match; a match that reaches the text's end goes on into the guesses."""
+        self._index(text)
+        for size in self.sizes:
+            start = self._followers.get(tuple(text[-size:])) if size < len(text) else None
+            if start is not None:
+                guesses: list[int] = []
+                for position in range(start, start + count):
+                    guesses.append(text[position] if position < len(text) else guesses[position - len(text)])
+                return Draft(guesses)
+        return Draft([])
+
+    def reset(self) -> None:
+        """Forget all n-grams."""
+        self._followers.clear()
+        self._indexed = 1
+
+    def _index(self, text: Sequence[int]) -> None:
+        """Remember, for every n-gram that something follows, the position of what follows it last."""
+        for follower in range(self._indexed, len(text)):
+            for size in self.sizes:
+                if size <= follower:
+                    self._followers[tuple(text[follower - size : follower])] = follower
+        self._indexed = len(text)

@@ -1,0 +1,62 @@
+"""A smaller decoder drafts (Leviathan et al. 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgepipe.runtimes.llm.decoder import CachedDecoder
+from edgepipe.runtimes.llm.drafters.drafter import Draft, Drafter
+from edgepipe.runtimes.llm.sampling import Sampler
+
+
+class ModelDrafter(Drafter):
+    """Drafts with a second decoder, one token at a time.
+
+    Its own guesses stay pending in its cache: the next call commits those that the target accepted.
+    """
+
+    def __init__(self, draft: CachedDecoder, sampler: Sampler, vocab_size: int) -> None:
+        """``sampler`` is the target's, so that q is transformed as p is; ``vocab_size`` is the target's too."""
+        self.draft = draft
+        self.sampler = sampler
+        # Models of one family pad their vocabularies differently; ids beyond the target's are never proposed.
+        self._vocab_size = min(vocab_size, draft.decoder.spec.vocab_size)
+        self._guessed: list[int] = []
+
+    def propose(self, text: Sequence[int], count: int) -> Draft:
+        """``count`` greedy guesses, or draws with their distributions when sampling."""
+        self._commit_accepted(text)
+        logits = self.draft.prefill(text[self.draft.cache.next_position :])
+        tokens: list[int] = []
+        probabilities = []
+        while True:
+            logits = logits[: self._vocab_size]
+            if self.sampler.greedy:
+                token = self.sampler.best(logits, tokens)
+            else:
+                probabilities.append(self.sampler.distribution(logits, tokens))
+                token = self.sampler.draw(probabilities[-1])
+            tokens.append(token)
+            if len(tokens) == count:
+                break
+            logits = self.draft.extend([token])[-1]
+            self._guessed.append(token)
+        return Draft(tokens, probabilities or None)
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self.draft.cache.clear()
+        self._guessed = []
+
+    def _commit_accepted(self, text: Sequence[int]) -> None:
+        """Commit the pending guesses that became text.
+
+        The last token of the text is left out even if it was guessed: it is fed anew, since its logits are needed.
+        """
+        accepted = 0
+        for guess, token in zip(self._guessed, text[self.draft.cache.next_position : -1], strict=False):
+            if guess != token:
+                break
+            accepted += 1
+        self.draft.commit(accepted)
+        self._guessed = []

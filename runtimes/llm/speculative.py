@@ -1,0 +1,171 @@
+"""Speculative decoding: a drafter guesses, the target checks all guesses in one forward (Leviathan et al. 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+import numpy as np
+
+from edgepipe.runtimes.llm.decoder import CachedDecoder
+from edgepipe.runtimes.llm.drafters.drafter import Draft, Drafter
+from edgepipe.runtimes.llm.sampling import Sampler
+
+
+def verify(logits: np.ndarray, draft: Draft, sampler: Sampler) -> tuple[int, int]:
+    """Decide how many guesses stand, and what comes after them.
+
+    Algorithm 1 of Leviathan et al. 2022: guess x is accepted with probability min(1, p(x) / q(x)); after the first
+    rejection a token is drawn from norm(max(0, p - q)), after none from p. Greedy decoding is the limit of
+    temperature 0: a guess stands if it is the target's own choice.
+
+    Args:
+        logits: float32 ``[len(draft.tokens) + 1, vocab_size]`` of the target; row i follows guess i - 1.
+        draft: the guesses.
+        sampler: turns logits into p.
+
+    Returns:
+        The number of accepted guesses and the token after them.
+    """
+    for index, guess in enumerate(draft.tokens):
+        before = draft.tokens[:index]
+        if sampler.greedy:
+            best = sampler.best(logits[index], before)
+            if best != guess:
+                return index, best
+            continue
+        p = sampler.distribution(logits[index], before)
+        q = _one_hot(guess, p.size) if draft.probabilities is None else draft.probabilities[index]
+        if sampler.random.random() * q[guess] < p[guess]:
+            continue
+        residual = p.copy()
+        residual[: q.size] -= q
+        np.maximum(residual, 0.0, out=residual)
+        # p and q that differ by rounding alone leave no residual; then either may be drawn from.
+        return index, sampler.draw(residual if residual.any() else p)
+    last = logits[len(draft.tokens)]
+    if sampler.greedy:
+        return len(draft.tokens), sampler.best(last, draft.tokens)
+    return len(draft.tokens), sampler.draw(sampler.distribution(last, draft.tokens))
+
+
+def _one_hot(token: int, size: int) -> np.ndarray:
+    q = np.zeros(size)
+    q[token] = 1.0
+    return q
+
+
+@dataclass(frozen=True)
+class Round:
+    """One turn of the loop: what came out and where the time went.
+
+    Attributes:
+        tokens: tokens added to the text.
+        drafted: guesses that the target checked.
+        accepted: guesses that became text.
+        draft_ns, verify_ns, sample_ns, commit_ns: nanoseconds spent drafting, in the target's forward, choosing
+            tokens, and committing and evicting.
+    """
+
+    tokens: list[int]
+    drafted: int
+    accepted: int
+    draft_ns: int
+    verify_ns: int
+    sample_ns: int
+    commit_ns: int
+
+    @property
+    def total_ns(self) -> int:
+        """Nanoseconds of the whole round."""
+        return self.draft_ns + self.verify_ns + self.sample_ns + self.commit_ns
+
+
+class SpeculativeDecoder:
+    """Extends a text round by round.
+
+    The last token of ``text`` is never in the cache: it heads the next forward, so that correcting a wrong guess
+    costs no forward of its own. Eviction happens only between rounds and only to committed tokens.
+    """
+
+    def __init__(
+        self,
+        target: CachedDecoder,
+        sampler: Sampler,
+        drafter: Drafter | None = None,
+        gamma: int = 0,
+        stop_tokens: Collection[int] = (),
+    ) -> None:
+        """``gamma`` is the most guesses per round; without a drafter this is plain decoding."""
+        self.target = target
+        self.sampler = sampler
+        self.drafter = drafter
+        self.gamma = gamma if drafter else 0
+        self.stop_tokens = frozenset(stop_tokens)
+        self.text: list[int] = []
+
+    def start(self, text: Sequence[int]) -> Round:
+        """Prefill ``text`` and choose the token that follows it.
+
+        What the cache already holds of the text is not fed again (the earlier turns of a chat).
+
+        Raises:
+            ContextError: ``text`` is empty or does not fit.
+        """
+        begin = perf_counter_ns()
+        self._keep_common_prefix(text)
+        self.sampler.start(text)
+        self.text = list(text)
+        logits = self.target.prefill(text[self.target.cache.next_position :])
+        fed = perf_counter_ns()
+        token = self.sampler.choose(logits)
+        self.sampler.observe([token])
+        self.text.append(token)
+        return Round([token], 0, 0, 0, fed - begin, perf_counter_ns() - fed, 0)
+
+    def step(self, limit: int) -> Round:
+        """One round that adds at least one and at most ``limit`` tokens; a stop token ends it early."""
+        begin = perf_counter_ns()
+        count = min(self.gamma, limit - 1)
+        draft = self.drafter.propose(self.text, count) if self.drafter and count > 0 else Draft([])
+        drafted = perf_counter_ns()
+        logits = self.target.extend([self.text[-1], *draft.tokens])
+        verified = perf_counter_ns()
+        accepted, following = verify(logits, draft, self.sampler)
+        tokens = [*draft.tokens[:accepted], following]
+        for index, token in enumerate(tokens):
+            if token in self.stop_tokens:
+                tokens = tokens[: index + 1]
+                break
+        self.sampler.observe(tokens)
+        sampled = perf_counter_ns()
+        # The rows of the last token of the old text and of all new ones but the last.
+        self.target.commit(len(tokens))
+        self.text += tokens
+        return Round(
+            tokens,
+            len(draft.tokens),
+            min(accepted, len(tokens)),
+            drafted - begin,
+            verified - drafted,
+            sampled - verified,
+            perf_counter_ns() - sampled,
+        )
+
+    def _keep_common_prefix(self, text: Sequence[int]) -> None:
+        """Rewind the cache to what it shares with ``text``, short of its last token; clear it if it cannot rewind."""
+        cache = self.target.cache
+        cache.commit(0)  # an interrupted round may have left pending rows
+        common = 0
+        for old, new in zip(self.text, text[:-1], strict=False):
+            if old != new:
+                break
+            common += 1
+        if self.drafter and common < len(self.text):
+            self.drafter.reset()
+        if common < cache.next_position:
+            if cache.evicted or cache.mass is not None:
+                cache.clear()
+            else:
+                cache.truncate(common)
