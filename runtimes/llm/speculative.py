@@ -105,6 +105,11 @@ class SpeculativeDecoder:
         self.stop_tokens = frozenset(stop_tokens)
         self.text: list[int] = []
 
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of keys and values allocated, the drafter's included."""
+        return self.target.cache.nbytes + (self.drafter.kv_bytes if self.drafter else 0)
+
     def start(self, text: Sequence[int]) -> Round:
         """Prefill ``text`` and choose the token that follows it.
 

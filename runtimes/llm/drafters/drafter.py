@@ -24,7 +24,12 @@ class Draft:
 
 
 class Drafter(ABC):
-    """Guesses for the target to verify. Any guess is safe: verification makes the output exact."""
+    """Guesses for the target to verify. Any guess is safe: verification makes the output exact.
+
+    ``kv_bytes`` counts the bytes of keys and values that the drafter itself holds.
+    """
+
+    kv_bytes: int = 0
 
     @abstractmethod
     def propose(self, text: Sequence[int], count: int) -> Draft:

@@ -18,6 +18,7 @@ class ModelDrafter(Drafter):
     def __init__(self, draft: CachedDecoder, sampler: Sampler, vocab_size: int) -> None:
         """``sampler`` is the target's, so that q is transformed as p is; ``vocab_size`` is the target's too."""
         self.draft = draft
+        self.kv_bytes = draft.cache.nbytes
         self.sampler = sampler
         # Models of one family pad their vocabularies differently; ids beyond the target's are never proposed.
         self._vocab_size = min(vocab_size, draft.decoder.spec.vocab_size)

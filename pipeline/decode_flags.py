@@ -1,0 +1,77 @@
+"""The flags that `run` and `measure` share: how text is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgepipe.runtimes.llm.drafters import DRAFTERS
+from edgepipe.runtimes.llm.engines import ENGINES
+from edgepipe.runtimes.llm.kv_policies import POLICIES
+
+if TYPE_CHECKING:
+    from edgepipe.pipeline.bundle import Bundle
+    from edgepipe.pipeline.session import DecodeOptions
+
+_FLAGS = (
+    click.option("--engine", type=click.Choice(list(ENGINES)), default="onnx", show_default=True),
+    click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine.  [default: all cores]"),
+    click.option("--chunk", type=click.IntRange(min=1), default=256, show_default=True, help="Prompt tokens at once."),
+    click.option(
+        "--drafter",
+        type=click.Choice(["auto", *DRAFTERS, "none"]),
+        default="auto",
+        show_default=True,
+        help="Who guesses ahead; auto: the bundle's draft model if it has one, else lookup.",
+    ),
+    click.option("--gamma", type=click.IntRange(min=1), default=4, show_default=True, help="Most guesses per round."),
+    click.option("--policy", type=click.Choice(list(POLICIES)), default="full", show_default=True, help="KV eviction."),
+    click.option("--budget", help="KV budget of --policy: tokens (512), share of the text (20%), or memory (64MiB)."),
+    click.option("--recent", type=click.IntRange(min=1), help="h2o: newest tokens kept.  [default: half the budget]"),
+    click.option("--summed", is_flag=True, help="h2o: the paper's plain sum of scores, not per query that saw them."),
+    click.option("--sinks", type=click.IntRange(min=0), default=4, show_default=True, help="window: first tokens kept."),
+    click.option("--draft-policy", type=click.Choice(list(POLICIES)), default="full", show_default=True),
+    click.option("--draft-budget", help="KV budget of --draft-policy."),
+    click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy."),
+    click.option("--top-k", type=int, default=0, show_default=True, help="0 keeps all."),
+    click.option("--top-p", type=float, default=1.0, show_default=True),
+    click.option("--min-p", type=float, default=0.0, show_default=True),
+    click.option("--repetition-penalty", type=float, default=1.0, show_default=True),
+    click.option("--seed", type=int, help="Of the draws."),
+)
+
+
+def decode_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the flags to a click command."""
+    for flag in reversed(_FLAGS):
+        command = flag(command)
+    return command
+
+
+def decode_options(flags: dict[str, Any], bundle: Bundle) -> DecodeOptions:
+    """`DecodeOptions` from the flags' values.
+
+    Raises:
+        RecipeError: a value is out of range, or two do not go together.
+    """
+    from edgepipe.pipeline.session import CacheOptions, DecodeOptions
+    from edgepipe.runtimes.llm.sampling import SamplingParams
+
+    drafter = flags["drafter"]
+    if drafter == "auto":
+        drafter = "model" if "draft" in bundle.manifest["components"] else "lookup"
+    sampling = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+    return DecodeOptions(
+        engine=flags["engine"],
+        threads=flags["threads"],
+        chunk=flags["chunk"],
+        drafter=drafter,
+        gamma=flags["gamma"],
+        cache=CacheOptions(
+            flags["policy"], flags["budget"], flags["recent"], normalise=not flags["summed"], sinks=flags["sinks"]
+        ),
+        draft_cache=CacheOptions(flags["draft_policy"], flags["draft_budget"]),
+        sampling=SamplingParams(**{name: flags[name] for name in sampling}),
+    )

@@ -1,0 +1,190 @@
+"""A bundle made ready to decode: engines, caches, policies and drafter, as the options say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from edgepipe.errors import BundleError, ContextError, RecipeError
+from edgepipe.lazy import load
+from edgepipe.pipeline.bundle import Bundle
+from edgepipe.runtimes.llm.chat_template import ChatTemplate
+from edgepipe.runtimes.llm.decoder import CachedDecoder, Decoder
+from edgepipe.runtimes.llm.drafters import DRAFTERS
+from edgepipe.runtimes.llm.drafters.drafter import Drafter
+from edgepipe.runtimes.llm.engines import ENGINES
+from edgepipe.runtimes.llm.kv_cache import KVCache
+from edgepipe.runtimes.llm.kv_policies import POLICIES
+from edgepipe.runtimes.llm.kv_policies.budget import parse_budget
+from edgepipe.runtimes.llm.kv_policies.policy import Policy
+from edgepipe.runtimes.llm.sampling import Sampler, SamplingParams
+from edgepipe.runtimes.llm.spec import DecoderSpec
+from edgepipe.runtimes.llm.speculative import SpeculativeDecoder
+from edgepipe.runtimes.llm.tokenizer import load_tokenizer, require_same_tokenizer
+
+
+@dataclass(frozen=True)
+class CacheOptions:
+    """How one decoder's KV cache is kept.
+
+    ``budget`` is text as `parse_budget` reads it and belongs to an evicting ``policy``; ``recent`` and ``normalise``
+    are H2O's, ``sinks`` is the window's.
+    """
+
+    policy: str = "full"
+    budget: str | None = None
+    recent: int | None = None
+    normalise: bool = True
+    sinks: int = 4
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise RecipeError(f"policy is {self.policy!r}: expected one of {', '.join(POLICIES)}")
+        if (self.policy == "full") != (self.budget is None):
+            raise RecipeError(
+                f"policy {self.policy} {'takes no' if self.budget else 'needs a'} budget: "
+                "give --policy h2o or window together with --budget (tokens, 20% or 64MiB)"
+            )
+
+
+@dataclass(frozen=True)
+class DecodeOptions:
+    """How text is decoded.
+
+    Attributes:
+        engine: a name from `ENGINES`.
+        threads: of the engine; None takes the machine's cores.
+        chunk: prompt tokens that go through the model at once.
+        drafter: a name from `DRAFTERS`, or ``none``.
+        gamma: most guesses per round.
+        cache, draft_cache: how the target's and the draft's KV caches are kept.
+        sampling: how tokens are chosen.
+    """
+
+    engine: str = "onnx"
+    threads: int | None = None
+    chunk: int = 256
+    drafter: str = "none"
+    gamma: int = 4
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    draft_cache: CacheOptions = field(default_factory=CacheOptions)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise RecipeError(f"engine is {self.engine!r}: expected one of {', '.join(ENGINES)}")
+        if self.drafter not in (*DRAFTERS, "none"):
+            raise RecipeError(f"drafter is {self.drafter!r}: expected one of {', '.join(DRAFTERS)}, none")
+        for name in ("chunk", "gamma"):
+            if getattr(self, name) < 1:
+                raise RecipeError(f"{name} is {getattr(self, name)}: expected 1 or more")
+        if self.threads is not None and self.threads < 1:
+            raise RecipeError(f"threads is {self.threads}: expected 1 or more")
+
+    @property
+    def widest(self) -> int:
+        """The most tokens that one forward takes."""
+        return max(self.chunk, self.gamma + 1)
+
+
+class Session:
+    """The decoders of one bundle; engines are loaded once and shared by all texts."""
+
+    def __init__(self, bundle: Bundle, options: DecodeOptions) -> None:
+        """Load the tokenizer; engines are loaded when a text needs them.
+
+        Raises:
+            BundleError: the bundle holds no target decoder, or no draft though the drafter is ``model``.
+            TokenizerError: draft and target have different tokenizers.
+        """
+        self.bundle = bundle
+        self.options = options
+        self.spec = self._spec("target")
+        folder = bundle.path(self._component("target")["tokenizer"]).parent
+        self.tokenizer = load_tokenizer(folder)
+        self.template = ChatTemplate.load(folder)
+        if options.drafter == "model":
+            draft = bundle.path(self._component("draft")["tokenizer"]).parent
+            require_same_tokenizer(self.tokenizer, load_tokenizer(draft))
+        self._engines: dict[tuple[str, bool], Decoder] = {}
+
+    def decoder(self, total_tokens: int) -> SpeculativeDecoder:
+        """A decoder with fresh caches for one text.
+
+        Args:
+            total_tokens: length that the text, prompt included, may reach.
+
+        Raises:
+            ContextError: that is more than the model's context and no policy evicts.
+            RecipeError: the budget is too small.
+        """
+        options = self.options
+        if options.cache.policy == "full" and total_tokens > self.spec.context_length:
+            raise ContextError(
+                f"{total_tokens} tokens are more than the model's context of {self.spec.context_length}: shorten the "
+                "prompt, or set --policy h2o or window with a --budget"
+            )
+        sampler = Sampler(options.sampling)
+        target = self.cached("target", options.cache, total_tokens)
+        drafter: Drafter | None = None
+        if options.drafter == "model":
+            draft = self.cached("draft", options.draft_cache, total_tokens)
+            drafter = load(DRAFTERS["model"])(draft, sampler, self.spec.vocab_size)
+        elif options.drafter != "none":
+            drafter = load(DRAFTERS[options.drafter])()
+        return SpeculativeDecoder(target, sampler, drafter, options.gamma, self.spec.eos_token_ids)
+
+    def cached(self, component: str, cache: CacheOptions, total_tokens: int) -> CachedDecoder:
+        """One component's decoder with a fresh cache, kept as ``cache`` says."""
+        spec = self._spec(component)
+        policy = self._policy(spec, cache, total_tokens)
+        rows = KVCache(spec, policy.budget, self.options.widest, scored=policy.needs_scores)
+        return CachedDecoder(self._engine(component, policy.needs_scores), rows, policy, self.options.chunk)
+
+    def _policy(self, spec: DecoderSpec, cache: CacheOptions, total_tokens: int) -> Policy:
+        if cache.budget is None:
+            policy: Policy = load(POLICIES["full"])(total_tokens)
+            return policy
+        budget = parse_budget(cache.budget, total_tokens=total_tokens, bytes_per_token=spec.kv_bytes_per_token)
+        newest = self.options.gamma + 1
+        if budget < 2 * newest:
+            raise RecipeError(f"the budget is {budget} tokens: at gamma {self.options.gamma} give {2 * newest} or more")
+        if cache.policy == "window":
+            policy = load(POLICIES["window"])(budget, cache.sinks)
+            return policy
+        recent = budget // 2 if cache.recent is None else cache.recent
+        if not newest <= recent <= budget:
+            raise RecipeError(
+                f"recent is {recent}: expected at least gamma + 1 = {newest} and at most the budget of {budget}"
+            )
+        policy = load(POLICIES["h2o"])(budget, recent, normalise=cache.normalise)
+        return policy
+
+    def _engine(self, component: str, scored: bool) -> Decoder:
+        key = (component, scored)
+        if key not in self._engines:
+            formats = self._component(component)["formats"]
+            if self.options.engine not in formats:
+                raise BundleError(
+                    f"{self.bundle.folder}: {component} was not exported for {self.options.engine}, "
+                    f"only for {', '.join(formats)}"
+                )
+            graph = "scored" if scored else "plain"
+            model = formats[self.options.engine].get(graph)
+            if model is None:
+                raise BundleError(f"{self.bundle.folder}: {component} has no {graph} graph: export the bundle again")
+            self._engines[key] = load(ENGINES[self.options.engine])(
+                self.bundle.path(model), self._spec(component), threads=self.options.threads, scored=scored
+            )
+        return self._engines[key]
+
+    def _component(self, name: str) -> dict[str, Any]:
+        components: dict[str, Any] = self.bundle.manifest["components"]
+        if name not in components:
+            hint = "export again with --draft" if name == "draft" else "export again with --target"
+            raise BundleError(f"{self.bundle.folder} holds no {name} model, only {', '.join(components)}: {hint}")
+        component: dict[str, Any] = components[name]
+        return component
+
+    def _spec(self, component: str) -> DecoderSpec:
+        return DecoderSpec.from_json(self._component(component)["spec"])
