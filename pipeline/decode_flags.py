@@ -31,7 +31,9 @@ _FLAGS = (
     click.option("--budget", help="KV budget of --policy: tokens (512), share of the text (20%), or memory (64MiB)."),
     click.option("--recent", type=click.IntRange(min=1), help="h2o: newest tokens kept.  [default: half the budget]"),
     click.option("--summed", is_flag=True, help="h2o: the paper's plain sum of scores, not per query that saw them."),
-    click.option("--sinks", type=click.IntRange(min=0), default=4, show_default=True, help="window: first tokens kept."),
+    click.option(
+        "--sinks", type=click.IntRange(min=0), default=4, show_default=True, help="window: first tokens kept."
+    ),
     click.option("--draft-policy", type=click.Choice(list(POLICIES)), default="full", show_default=True),
     click.option("--draft-budget", help="KV budget of --draft-policy."),
     click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy."),

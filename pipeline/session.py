@@ -81,11 +81,6 @@ class DecodeOptions:
         if self.threads is not None and self.threads < 1:
             raise RecipeError(f"threads is {self.threads}: expected 1 or more")
 
-    @property
-    def widest(self) -> int:
-        """The most tokens that one forward takes."""
-        return max(self.chunk, self.gamma + 1)
-
 
 class Session:
     """The decoders of one bundle; engines are loaded once and shared by all texts."""
@@ -138,8 +133,10 @@ class Session:
         """One component's decoder with a fresh cache, kept as ``cache`` says."""
         spec = self._spec(component)
         policy = self._policy(spec, cache, total_tokens)
-        rows = KVCache(spec, policy.budget, self.options.widest, scored=policy.needs_scores)
-        return CachedDecoder(self._engine(component, policy.needs_scores), rows, policy, self.options.chunk)
+        chunk = min(self.options.chunk, total_tokens)
+        widest = max(chunk, self.options.gamma + 1)
+        rows = KVCache(spec, policy.budget, widest, scored=policy.needs_scores)
+        return CachedDecoder(self._engine(component, policy.needs_scores), rows, policy, chunk)
 
     def _policy(self, spec: DecoderSpec, cache: CacheOptions, total_tokens: int) -> Policy:
         if cache.budget is None:

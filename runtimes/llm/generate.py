@@ -77,7 +77,7 @@ def _pieces(
     generation: Generation,
 ) -> Iterator[str]:
     stream = TextStream(tokenizer)
-    held = _HeldText(stop_strings)
+    held = HeldText(stop_strings)
     generation.prefill = entry = decoder.start(prompt)
     while True:
         generation.tokens += entry.tokens
@@ -101,7 +101,7 @@ def _pieces(
         generation.finish_reason = "stop_string"
 
 
-class _HeldText:
+class HeldText:
     """Holds back text that may turn out to begin a stop string."""
 
     def __init__(self, stop_strings: Sequence[str]) -> None:

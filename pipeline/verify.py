@@ -1,0 +1,89 @@
+"""The job behind `edgepipe run --verify`: replay the bundle's golden outputs on this device."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from edgepipe.errors import BundleError, ValidationFailed
+from edgepipe.pipeline.session import CacheOptions, Session
+from edgepipe.runtimes.llm.decoder import CachedDecoder
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What replaying showed.
+
+    Attributes:
+        components: components replayed.
+        cases: prompts replayed.
+        tokens: greedy tokens compared.
+        near_ties: tokens that differ while both logits lie within the tolerance of each other.
+        max_abs_logit: largest difference from a golden logit.
+    """
+
+    components: tuple[str, ...]
+    cases: int
+    tokens: int
+    near_ties: int
+    max_abs_logit: float
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dict."""
+        return {"verified": True, **asdict(self)}
+
+    def summary(self) -> str:
+        """One line for a person."""
+        return (
+            f"verified {' and '.join(self.components)}: {self.tokens} greedy tokens of {self.cases} prompts as exported"
+            f" ({self.near_ties} near-ties), logits within {self.max_abs_logit:.2g}"
+        )
+
+
+def verify_reference(session: Session) -> Outcome:
+    """Replay ``reference/`` through the engine, teacher-forced: each golden token is fed, whatever this device chose.
+
+    Raises:
+        BundleError: the bundle has no golden outputs.
+        ValidationFailed: a logit or a greedy token differs by more than the golden file's tolerance.
+    """
+    cases = tokens = near_ties = 0
+    worst = 0.0
+    components = tuple(session.bundle.manifest["components"])
+    for component in components:
+        name = f"reference/{component}.json"
+        if name not in session.bundle.manifest["files"]:
+            raise BundleError(f"{session.bundle.folder} has no {name} to replay: export the bundle again")
+        golden = json.loads(session.bundle.path(name).read_text(encoding="utf-8"))
+        for number, case in enumerate(golden["cases"]):
+            length = len(case["prompt_ids"]) + len(case["greedy_ids"])
+            decoder = session.cached(component, CacheOptions(), length)
+            where = f"{component}, golden prompt {number}"
+            ties, difference = _replay(decoder, case, golden["tolerance"], where)
+            cases, tokens = cases + 1, tokens + len(case["greedy_ids"])
+            near_ties, worst = near_ties + ties, max(worst, difference)
+    return Outcome(components, cases, tokens, near_ties, worst)
+
+
+def _replay(decoder: CachedDecoder, case: dict[str, Any], tolerance: float, where: str) -> tuple[int, float]:
+    """Near-ties and largest logit difference of one case."""
+    logits = decoder.prefill(case["prompt_ids"])
+    top = case["logits_top"]
+    difference = max(abs(float(logits[token]) - value) for token, value in zip(top["ids"], top["values"], strict=True))
+    if difference > tolerance:
+        raise ValidationFailed(
+            f"{where}: a logit differs by {difference:.3g} from the golden one, expected at most {tolerance:g}: "
+            "this device's engine computes otherwise, update onnxruntime or report it"
+        )
+    near_ties = 0
+    for step, expected in enumerate(case["greedy_ids"]):
+        gap = float(logits.max() - logits[expected])
+        if gap > tolerance:
+            raise ValidationFailed(
+                f"{where}: greedy token {step} is {int(logits.argmax())}, expected {expected} "
+                f"({gap:.3g} below it, tolerance {tolerance:g})"
+            )
+        near_ties += gap > 0
+        logits = decoder.prefill([expected])
+    return near_ties, difference

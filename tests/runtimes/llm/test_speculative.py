@@ -1,0 +1,292 @@
+"""Speculation changes nothing but the time: exact under every policy, drafter and gamma."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from edgepipe.errors import ContextError, EngineError
+from edgepipe.runtimes.llm.drafters.drafter import Draft, Drafter
+from edgepipe.runtimes.llm.drafters.lookup import Lookup
+from edgepipe.runtimes.llm.drafters.model import ModelDrafter
+from edgepipe.runtimes.llm.kv_policies.full import Full
+from edgepipe.runtimes.llm.kv_policies.h2o import H2O
+from edgepipe.runtimes.llm.kv_policies.window import Window
+from edgepipe.runtimes.llm.sampling import Sampler, SamplingParams
+from edgepipe.runtimes.llm.speculative import SpeculativeDecoder, verify
+
+GREEDY = Sampler(SamplingParams())
+
+
+class NoisyOracle(Drafter):
+    """Knows the right continuation and spoils some of it, so that every acceptance length occurs."""
+
+    def __init__(self, text: list[int], vocab_size: int, seed: int) -> None:
+        self.text, self.vocab_size = text, vocab_size
+        self.random = np.random.default_rng(seed)
+
+    def propose(self, text: list[int], count: int) -> Draft:
+        guesses = self.text[len(text) : len(text) + count]
+        return Draft([int(self.random.integers(self.vocab_size)) if self.random.random() < 0.3 else g for g in guesses])
+
+    def reset(self) -> None:
+        pass
+
+
+def plain(target: Any, prompt: list[int], count: int) -> list[int]:
+    """Greedy decoding, a token at a time."""
+    decoder = SpeculativeDecoder(target, GREEDY)
+    decoder.start(prompt)
+    while len(decoder.text) < len(prompt) + count:
+        decoder.step(1)
+    return decoder.text
+
+
+def speculate(decoder: SpeculativeDecoder, prompt: list[int], count: int) -> list[Any]:
+    rounds = [decoder.start(prompt)]
+    while (left := len(prompt) + count - len(decoder.text)) > 0:
+        rounds.append(decoder.step(left))
+    return rounds
+
+
+def make_drafter(kind: str, cached: Callable[..., Any], architecture: str, expected: list[int], seed: int) -> Drafter:
+    if kind == "lookup":
+        return Lookup(longest=3, shortest=1)
+    if kind == "oracle":
+        return NoisyOracle(expected, 300, seed)
+    policy = Window(24) if kind == "window_model" else H2O(24) if kind == "h2o_model" else None
+    changes = {"seed": 1} if kind == "other_model" else {}
+    draft = cached(architecture, policy, **changes)
+    return ModelDrafter(draft, GREEDY, draft.decoder.spec.vocab_size)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    prompt=st.lists(st.integers(0, 299), min_size=1, max_size=40),
+    gamma=st.integers(1, 8),
+    kind=st.sampled_from(["lookup", "oracle", "same_model", "other_model", "window_model", "h2o_model"]),
+    seed=st.integers(0, 1000),
+)
+def test_greedy_text_equals_plain_greedy_text(
+    cached: Callable[..., Any], architecture: str, prompt: list[int], gamma: int, kind: str, seed: int
+) -> None:
+    expected = plain(cached(architecture), prompt, 40)
+    drafter = make_drafter(kind, cached, architecture, expected, seed)
+    decoder = SpeculativeDecoder(cached(architecture), GREEDY, drafter, gamma)
+    rounds = speculate(decoder, prompt, 40)
+    assert decoder.text == expected
+    assert all(0 <= r.accepted <= r.drafted <= gamma and len(r.tokens) == r.accepted + 1 for r in rounds)
+    if kind == "same_model":
+        assert all(entry.accepted == entry.drafted for entry in rounds)
+
+
+@pytest.mark.parametrize("gamma", [1, 3, 4])
+@pytest.mark.parametrize("policy", ["h2o", "h2o_summed", "window"])
+def test_evicting_target_equals_one_fed_only_committed_tokens(
+    cached: Callable[..., Any],
+    torch_decoder: Callable[..., Any],
+    victim_rules: dict[str, Callable[..., Any]],
+    architecture: str,
+    policy: str,
+    gamma: int,
+) -> None:
+    """Rejected tokens leave no trace: rows, positions, mass, victims, text."""
+    budget, recent, chunk = 24, 9, 16
+    if policy == "window":
+        ours, rule = Window(budget, 4), victim_rules["window"](4)
+    else:
+        normalise = policy == "h2o"
+        ours, rule = H2O(budget, recent, normalise=normalise), victim_rules["h2o"](recent, normalise)
+    target = cached(architecture, ours, chunk=chunk)
+    reference = torch_decoder(architecture, rule, budget)
+    prompt = np.random.default_rng(7).integers(0, 300, 40).tolist()
+    full = plain(cached(architecture, type(ours)(budget)), prompt, 30)
+    decoder = SpeculativeDecoder(target, GREEDY, NoisyOracle(full, 300, 3), gamma)
+
+    victims = []
+    choose = ours.victims
+
+    def spy(cache: Any, count: int) -> np.ndarray:
+        slots = choose(cache, count)
+        doomed = np.take_along_axis(cache.positions, slots, axis=2)
+        victims.extend((la, h, int(p)) for la, h in np.ndindex(doomed.shape[:2]) for p in doomed[la, h])
+        return slots
+
+    ours.victims = spy  # type: ignore[method-assign]
+    decoder.start(prompt)
+    for start in range(0, len(prompt), chunk):
+        logits = reference.feed(prompt[start : start + chunk])
+    assert decoder.text[-1] == int(logits[-1].argmax())
+    rejected = 0
+    while len(decoder.text) < 100:
+        pending = decoder.text[-1]
+        entry = decoder.step(100)
+        rejected += entry.drafted - entry.accepted
+        logits = reference.feed([pending, *entry.tokens[:-1]])
+        assert logits.argmax(axis=1).tolist() == entry.tokens
+    assert rejected > 0
+    assert sorted(victims) == sorted(reference.victims)
+    cache = target.cache
+    assert cache.length == budget
+    for layer in range(reference.layers):
+        for head in range(reference.kv_heads):
+            expected = reference.scores[layer][head]
+            found = cache.positions[layer, head, : cache.length]
+            assert sorted(found) == sorted(expected)
+            rows = cache.rows[layer, :, head, : cache.length]
+            np.testing.assert_allclose(rows[0], reference.keys[layer][0, head, found], atol=2e-4)
+            np.testing.assert_allclose(rows[1], reference.values[layer][0, head, found], atol=2e-4)
+            if cache.mass is not None:
+                mass = cache.mass[layer, head, : cache.length]
+                np.testing.assert_allclose(mass, [expected[position] for position in found], rtol=1e-3, atol=1e-4)
+
+
+def test_victims_follow_the_reference_step_by_step(
+    cached: Callable[..., Any],
+    torch_decoder: Callable[..., Any],
+    victim_rules: dict[str, Callable[..., Any]],
+    architecture: str,
+) -> None:
+    """Plain decoding under H2O: after every token the same positions are alive in every layer and head."""
+    budget, recent = 16, 8
+    target = cached(architecture, H2O(budget, recent), chunk=8)
+    reference = torch_decoder(architecture, victim_rules["h2o"](recent, True), budget)
+    tokens = np.random.default_rng(11).integers(0, 300, 60).tolist()
+    for start in range(0, 24, 8):
+        target.prefill(tokens[start : start + 8])
+        reference.feed(tokens[start : start + 8])
+    for token in tokens[24:]:
+        target.prefill([token])
+        reference.feed([token])
+        for layer in range(reference.layers):
+            for head in range(reference.kv_heads):
+                alive = target.cache.positions[layer, head, : target.cache.length]
+                assert sorted(alive) == sorted(reference.scores[layer][head])
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 3, 4])
+@pytest.mark.parametrize("drawn", [True, False], ids=["drawn", "one_hot"])
+def test_samples_follow_the_targets_distribution(gamma: int, drawn: bool) -> None:
+    """50,000 draws of `verify` with a draft that is wrong on purpose; every prefix of the text is checked.
+
+    The next-token distribution depends on the last token only (a Markov chain of 6 states), so that what any
+    position must look like is known exactly.
+    """
+    random = np.random.default_rng(gamma)
+    states = 6
+    target = random.normal(size=(states, states)).astype(np.float32) * 1.5
+    wrong = random.dirichlet(np.ones(states) * 0.5, size=states)
+    sampler = Sampler(SamplingParams(temperature=0.8, top_k=5, top_p=0.95, seed=gamma))
+    transition = np.stack([sampler.distribution(row) for row in target])
+
+    trials = 50_000
+    first, second = np.zeros(states), np.zeros((states, states))
+    for _ in range(trials):
+        tokens: list[int] = []
+        last = 0
+        while len(tokens) < 2:
+            guesses: list[int] = []
+            probabilities = []
+            for _ in range(gamma):
+                q = wrong[guesses[-1] if guesses else last]
+                probabilities.append(q)
+                guesses.append(sampler.draw(q))
+            draft = Draft(guesses, probabilities if drawn else None)
+            accepted, following = verify(target[[last, *guesses]], draft, sampler)
+            tokens += [*guesses[:accepted], following]
+            last = tokens[-1]
+        first[tokens[0]] += 1
+        second[tokens[0], tokens[1]] += 1
+    possible = transition[0] > 0
+    assert first[~possible].sum() == 0
+    assert chisquare(first[possible], trials * transition[0][possible]).pvalue > 1e-4
+    for state in np.flatnonzero(first > 500):
+        possible = transition[state] > 0
+        assert second[state, ~possible].sum() == 0
+        assert chisquare(second[state, possible], first[state] * transition[state, possible]).pvalue > 1e-4
+
+
+def test_sampled_speculation_with_a_model_follows_the_target(cached: Callable[..., Any]) -> None:
+    """Through the whole loop: the second token after a prompt, drafted by another model, against exact marginals."""
+    prompt = [5, 17, 42]
+    params = SamplingParams(temperature=0.7, top_k=4, seed=0)
+    target, probe = cached("llama"), cached("llama")
+    sampler = Sampler(params)
+    drafter = ModelDrafter(cached("llama", seed=1), sampler, target.decoder.spec.vocab_size)
+    decoder = SpeculativeDecoder(target, sampler, drafter, gamma=2)
+
+    first = sampler.distribution(probe.prefill(prompt))
+    expected = np.zeros(first.size)
+    for token in np.flatnonzero(first):
+        probe.cache.truncate(len(prompt))
+        expected += first[token] * sampler.distribution(probe.prefill([int(token)]))
+    counts = np.zeros(first.size)
+    trials = 4000
+    for _ in range(trials):
+        decoder.start(prompt)
+        decoder.step(3)
+        counts[decoder.text[len(prompt) + 1]] += 1
+    possible = expected * trials > 5
+    assert counts[expected == 0].sum() == 0
+    observed = np.append(counts[possible], counts[~possible].sum())
+    wanted = np.append(expected[possible], expected[~possible].sum()) * trials
+    keep = wanted > 0
+    assert chisquare(observed[keep], wanted[keep]).pvalue > 1e-4
+
+
+def test_a_stop_token_inside_the_guesses_ends_the_text(cached: Callable[..., Any]) -> None:
+    prompt = [3, 1, 4]
+    text = plain(cached("llama"), prompt, 12)
+    stop = text[len(prompt) + 5]
+    end = text.index(stop, len(prompt) + 1) + 1
+    oracle = NoisyOracle(text, 300, 0)
+    oracle.random = np.random.default_rng(0)
+    decoder = SpeculativeDecoder(cached("llama"), GREEDY, oracle, gamma=8, stop_tokens=[stop])
+    decoder.start(prompt)
+    while decoder.text[-1] != stop:
+        decoder.step(20)
+    assert decoder.text == text[:end]
+    assert decoder.target.cache.next_position == end - 1
+
+
+def test_a_second_text_reuses_what_the_cache_shares_with_it(cached: Callable[..., Any]) -> None:
+    prompt = list(range(50, 80))
+    decoder = SpeculativeDecoder(cached("llama"), GREEDY, Lookup(), gamma=3)
+    speculate(decoder, prompt, 10)
+    longer = [*decoder.text, 7, 8, 9]
+    forks = [*decoder.text[:35], 9, 9, 9]
+    for text in (longer, forks):
+        speculate(decoder, text, 10)
+        assert decoder.text == plain(cached("llama"), text, 10)
+
+
+def test_an_interrupted_round_leaves_the_decoder_usable(cached: Callable[..., Any]) -> None:
+    prompt = list(range(20))
+    decoder = SpeculativeDecoder(cached("llama"), GREEDY, ModelDrafter(cached("llama"), GREEDY, 400), gamma=3)
+    decoder.start(prompt)
+    decoder.target.extend([1, 2, 3])  # as if Ctrl-C came between the forward and the commit
+    decoder.drafter.draft.extend([1])  # type: ignore[union-attr]
+    speculate(decoder, [*prompt, 5], 10)
+    assert decoder.text == plain(cached("llama"), [*prompt, 5], 10)
+
+
+def test_no_prompt_and_too_long_a_prompt_are_errors(cached: Callable[..., Any]) -> None:
+    decoder = SpeculativeDecoder(cached("llama", Full(20)), GREEDY)
+    with pytest.raises(ContextError, match="no tokens"):
+        decoder.start([])
+    with pytest.raises(ContextError, match="longer than the cache"):
+        decoder.start([1] * 30)
+
+
+def test_logits_that_are_not_numbers_are_an_error(cached: Callable[..., Any]) -> None:
+    target = cached("llama")
+    target.prefill([1, 2, 3])
+    target.cache.rows[1, 1, :, 1] = np.nan
+    with pytest.raises(EngineError, match="not finite"):
+        target.extend([4])
