@@ -1,0 +1,48 @@
+"""Where weights come from: a Hugging Face id or folder, a GGUF file, an alias."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgepipe.errors import EdgepipeError, RecipeError
+from edgepipe.exporters.sources.weights import DecoderWeights
+
+
+def open_source(reference: str, revision: str | None = None) -> DecoderWeights:
+    """Open the weights that ``reference`` names, by reading headers only.
+
+    ``reference`` is a ``.gguf`` file, a local folder in Hugging Face's layout, an alias such as ``smollm2-135m``, or
+    a hub id ``owner/model``; ``revision`` is a branch, tag or commit of a hub id.
+
+    Raises:
+        EdgepipeError: nothing is found under this name.
+        RecipeError: a revision is given for something that has none.
+        UnsupportedModel: what is found cannot be exported.
+    """
+    from edgepipe.exporters.sources.pypi import ALIASES, open_alias
+
+    path = Path(reference).expanduser()
+    is_local = path.exists() or reference.startswith((".", "/", "~")) or path.suffix == ".gguf"
+    if revision is not None and (is_local or reference in ALIASES):
+        raise RecipeError(f"revision {revision!r} is given, but {reference} is no hub id: leave it out")
+    if is_local and not path.exists():
+        raise EdgepipeError(f"{reference} does not exist: expected a .gguf file, a folder or a hub id")
+    if path.is_dir():
+        from edgepipe.exporters.sources.hugging_face import HuggingFaceWeights
+
+        return HuggingFaceWeights(path, path.resolve().name)
+    if is_local:
+        from edgepipe.exporters.sources.gguf import GgufWeights
+
+        return GgufWeights(path)
+    if reference in ALIASES:
+        return open_alias(reference)
+    return _open_hub(reference, revision)
+
+
+def _open_hub(name: str, revision: str | None) -> DecoderWeights:
+    from edgepipe.exporters.sources.hub import hub_folder
+    from edgepipe.exporters.sources.hugging_face import HuggingFaceWeights
+
+    folder, commit = hub_folder(name, revision)
+    return HuggingFaceWeights(folder, name, commit)

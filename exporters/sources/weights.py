@@ -45,7 +45,7 @@ class DecoderWeights(ABC):
 
     @abstractmethod
     def tensor(self, name: str) -> np.ndarray:
-        """One tensor as float32 in torch's layout (``[out, in]`` for a linear layer), contiguous and owned by the caller.
+        """One tensor as float32 in torch's layout (``[out, in]`` for a linear layer), contiguous, the caller's own.
 
         Raises:
             UnsupportedModel: the source has no tensor of this name, it has another shape, or its file is damaged.
@@ -70,3 +70,9 @@ class DecoderWeights(ABC):
     @abstractmethod
     def reference_model(self) -> PreTrainedModel:
         """The model as transformers itself loads it: float32, evaluation mode, scaled-dot-product attention."""
+
+
+def one_line(error: Exception) -> str:
+    """The first line of an exception's text, or the name of its type."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__

@@ -1,0 +1,127 @@
+"""The tokenizer of a GGUF file as tokenizer.json, its pre-tokenizer restored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgepipe.errors import MissingExtra, TokenizerError
+from edgepipe.exporters.sources.generation_config import save_generation_config
+from edgepipe.exporters.sources.weights import one_line
+from edgepipe.runtimes.llm.spec import DecoderSpec
+
+try:
+    from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+    from transformers import AutoTokenizer, PreTrainedConfig
+except ImportError as missing:
+    raise MissingExtra(missing.name or "transformers", "export") from missing
+
+
+@dataclass(frozen=True)
+class PreTokenizer:
+    """What tokenizer.ggml.pre stands for in a byte-level BPE.
+
+    ``split`` cuts text by a regular expression, None stands for GPT-2's own; ``digits`` cuts every digit off first;
+    ``whole_words`` takes a word that is a token as it is, without merging; ``nfc`` composes Unicode first;
+    ``bos`` puts the begin token in front unless the file says otherwise.
+    """
+
+    split: str | None = None
+    digits: bool = False
+    whole_words: bool = False
+    nfc: bool = False
+    bos: bool = False
+
+
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_WORD, _SYMBOLS = r"[^\r\n\p{L}\p{N}]?\p{L}+", r" ?[^\s\p{L}\p{N}]+[\r\n]*"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+
+_GPT2 = PreTokenizer()
+_DIGITS = PreTokenizer(digits=True)
+_LLAMA3 = PreTokenizer(rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}{{1,3}}|{_SYMBOLS}|{_SPACES}", whole_words=True, bos=True)
+_QWEN2 = PreTokenizer(rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}|{_SYMBOLS}|{_SPACES}", nfc=True)
+_TEKKEN = PreTokenizer(
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
+    rf"|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}",
+    whole_words=True,
+)
+
+PRE_TOKENIZERS: dict[str, PreTokenizer] = {
+    "gpt-2": _GPT2,
+    "smollm": _DIGITS,
+    "starcoder": _DIGITS,
+    "refact": _DIGITS,
+    "codeshell": _DIGITS,
+    "command-r": _DIGITS,
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "qwen2": _QWEN2,
+    "deepseek-r1-qwen": _QWEN2,
+    "tekken": _TEKKEN,
+}
+
+
+def tokenizer_notes(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a reader of the export report should know about the file's tokenizer."""
+    pre = fields.get("tokenizer.ggml.pre")
+    if fields.get("tokenizer.ggml.model") != "gpt2" or pre in PRE_TOKENIZERS:
+        return ()
+    if pre is None:
+        return ("the GGUF names no pre-tokenizer: GPT-2's is used, and text may be split otherwise than in training",)
+    return (f"pre-tokenizer {pre!r} of the GGUF is unknown here: text may be split otherwise than in training",)
+
+
+def save_gguf_tokenizer(
+    path: Path, fields: Mapping[str, Any], config: PreTrainedConfig, spec: DecoderSpec, folder: Path
+) -> None:
+    """Write tokenizer.json, tokenizer_config.json, the chat template, config.json and generation_config.json.
+
+    Raises:
+        TokenizerError: the file holds no tokenizer, or one that transformers does not know.
+    """
+    pre = PRE_TOKENIZERS.get(fields.get("tokenizer.ggml.pre", ""))
+    byte_level = fields.get("tokenizer.ggml.model") == "gpt2"
+    unstated = {"add_bos_token": True} if byte_level and pre is not None and pre.bos else {}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True, **unstated)
+    except Exception as error:  # missing or odd metadata, wherever transformers meets it
+        raise TokenizerError(f"transformers cannot read the tokenizer of {path}: {one_line(error)}") from error
+
+    if byte_level and pre is not None:
+        _restore(tokenizer.backend_tokenizer, pre)
+    elif not byte_level and fields.get("tokenizer.ggml.add_space_prefix") is False:
+        _drop_space_prefix(tokenizer.backend_tokenizer)
+    tokenizer.save_pretrained(folder)
+
+    # Older readers know "torch_dtype" and "rope_theta" where transformers 5 writes "dtype" and "rope_parameters".
+    saved = {key: value for key, value in config.to_diff_dict().items() if not key.startswith("_") and key != "dtype"}
+    saved |= {"torch_dtype": "float32", "rope_theta": config.rope_parameters["rope_theta"]}
+    (folder / "config.json").write_text(json.dumps(saved, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    save_generation_config(config, spec, folder)
+
+
+def _restore(tokenizer: Tokenizer, pre: PreTokenizer) -> None:
+    """Split text the way the merges were learned."""
+    steps: list[Any] = []
+    if pre.digits:
+        steps.append(pre_tokenizers.Digits(individual_digits=True))
+    if pre.split is not None:
+        steps.append(pre_tokenizers.Split(Regex(pre.split), behavior="isolated"))
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pre.split is None))
+    tokenizer.pre_tokenizer = steps[0] if len(steps) == 1 else pre_tokenizers.Sequence(steps)
+    if pre.nfc:
+        tokenizer.normalizer = normalizers.NFC()
+    if pre.whole_words:
+        tokenizer.model.ignore_merges = True
+
+
+def _drop_space_prefix(tokenizer: Tokenizer) -> None:
+    """SentencePiece without the space it otherwise puts in front of a text."""
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="never", split=False)
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
