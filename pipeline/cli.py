@@ -20,7 +20,6 @@ from edgepipe.errors import EdgepipeError
 from edgepipe.lazy import load
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
-BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 # verb -> where its click command is, and its line in `edgepipe --help`
 VERBS = {
@@ -78,8 +77,8 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit.
 
-    Exit codes: 0 done, 1 an error the user can mend, 2 wrong usage, 3 validation failed, 4 device unreachable,
-    5 measurement untrustworthy, 130 interrupted, 141 the reader of stdout went away.
+    Exit codes: 0 done, 1 an error the user can mend (or, silently, that stdout's reader went away), 2 wrong usage,
+    3 validation failed, 4 device unreachable, 5 measurement untrustworthy, 130 interrupted.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -98,9 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         _fail(arguments, "Interrupted", "interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # Nobody reads on: give the interpreter a stdout that it can flush at exit.
+        # Nobody reads on, as when piped into head: give the interpreter a stdout that it can flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(BROKEN_PIPE)
+        sys.exit(1)
     except OSError as error:
         place = f": {error.filename}" if error.filename else ""
         _fail(arguments, type(error).__name__, f"{error.strerror or error}{place}", 1)

@@ -155,7 +155,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(
     Bundle.open(bundle)
 
 
-@pytest.mark.parametrize("version, remedy", [(2, "upgrade"), (0, "export")])
+@pytest.mark.parametrize(("version", "remedy"), [(2, "upgrade"), (0, "export")])
 def test_another_schema_version(bundle: Path, version: int, remedy: str) -> None:
     edit(bundle, schema_version=version)
     with pytest.raises(BundleError, match=f"edgepipe.json has schema version {version}.*{remedy}"):

@@ -1,0 +1,59 @@
+# What a developer types. `make` lists it.
+
+PYTHON ?= python3
+VENV := $(abspath .venv)
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+PACKAGES := pipeline exporters runtimes devices
+
+.PHONY: help setup demo test test-slow test-all lint format clean distclean
+
+help: ## list these targets
+	@sed -n 's/^\([a-z%-]*\):.*## /\1\t/p' Makefile | expand -t 14
+
+setup: $(INSTALLED) ## make .venv with everything that a developer needs
+
+# torch goes first and alone: its plain version is the one without CUDA on machines that serve such a build.
+$(INSTALLED): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet torch==2.13.0
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+demo: $(INSTALLED) ## export SmolLM2-135M, let it answer, measure it
+	@$(BIN)/edgepipe run build/demo --verify 2>/dev/null \
+		|| $(BIN)/edgepipe export --target smollm2-135m -o build/demo --force
+	$(BIN)/edgepipe run build/demo "What is the capital of France, and what is it known for?" --policy h2o --budget 256
+	$(BIN)/edgepipe measure build/demo --against plain
+
+test: lint ## lint, then the tests that are quick
+	$(BIN)/pytest
+
+test-slow: $(INSTALLED) ## the tests that are slow
+	$(BIN)/pytest -m slow
+
+test-all: lint ## lint, then all tests
+	$(BIN)/pytest -m "slow or not slow"
+
+# mypy and import-linter see the packages under their imported names in build/lint.
+lint: $(INSTALLED) ## ruff, mypy and the rules of the architecture
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	rm -rf build/lint && mkdir -p build/lint
+	cp -R edgepipe build/lint/ && cp -R $(PACKAGES) build/lint/edgepipe/
+	$(BIN)/mypy
+	cd build/lint && $(BIN)/lint-imports --no-logo ../../pyproject.toml
+
+format: $(INSTALLED) ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench-%: $(INSTALLED) ## run benchmarks/%.py
+	$(BIN)/python benchmarks/$*.py
+
+clean: ## remove what was built
+	rm -rf build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+
+distclean: clean ## remove .venv too
+	rm -rf $(VENV)

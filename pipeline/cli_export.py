@@ -1,0 +1,135 @@
+"""`edgepipe export`: parse, call `edgepipe.pipeline.export`, print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from edgepipe.pipeline.bundle import Bundle
+
+PRECISIONS = ["auto", "fp32", "int8", "int4"]
+
+
+@click.command("export", short_help="Turn a model, and its draft, into a bundle for a device.")
+@click.option("--target", metavar="MODEL", help="Model to run: hub id, folder, .gguf file, or smollm2-135m.")
+@click.option("--draft", metavar="MODEL", help="Smaller model with the same tokenizer that guesses ahead.")
+@click.option("--output", "-o", metavar="BUNDLE", type=click.Path(path_type=Path), help="Folder to write.")
+@click.option("--force", is_flag=True, help="Replace BUNDLE if it is one.")
+@click.option("--revision", metavar="COMMIT", help="Branch, tag or commit of the target's hub id.")
+@click.option("--draft-revision", metavar="COMMIT", help="The same of the draft's.")
+@click.option("--precision", type=click.Choice(PRECISIONS), help="Of the layers; auto keeps GGUF blocks.  [auto]")
+@click.option("--draft-precision", type=click.Choice(PRECISIONS), help="Of the draft's.  [as --precision]")
+@click.option("--head-precision", type=click.Choice(PRECISIONS), help="Of embeddings and head.  [auto]")
+@click.option("--block-size", type=int, help="Weights that share a scale: 32, 64 or 128.  [32]")
+@click.option("--symmetric/--asymmetric", default=None, help="Whether zero points are fixed.  [asymmetric]")
+@click.option("--no-validate", is_flag=True, help="Do not compare with the source in float32.")
+@click.option("--recipe", "recipe_file", metavar="FILE", type=click.Path(path_type=Path), help="TOML with all of this.")
+@click.option("--dry-run", is_flag=True, help="Print the recipe that these options make, and stop.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    target: str | None,
+    draft: str | None,
+    output: Path | None,
+    force: bool,
+    revision: str | None,
+    draft_revision: str | None,
+    precision: str | None,
+    draft_precision: str | None,
+    head_precision: str | None,
+    block_size: int | None,
+    symmetric: bool | None,
+    no_validate: bool,
+    recipe_file: Path | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Export MODEL, and a draft that guesses for it, into the folder BUNDLE.
+
+    Options are laid over the recipe file; those without `draft` in their name apply to the draft too. The bundle
+    appears when it is whole: an export that fails, is killed, or does not pass validation (exit code 3) leaves none.
+
+    \b
+    edgepipe export --target smollm2-135m -o smollm2
+    edgepipe export --target Qwen/Qwen3-4B --draft Qwen/Qwen3-0.6B --precision int4 -o qwen3
+    """
+    from edgepipe.pipeline.recipe import read_recipe, recipe_from, to_toml
+
+    values = read_recipe(recipe_file) if recipe_file else {}
+    both = {
+        "precision": precision,
+        "head_precision": head_precision,
+        "block_size": block_size,
+        "symmetric": symmetric,
+    }
+    _lay_over(values, "target", {"source": target, "revision": revision, **both})
+    draft_values = {"source": draft, "revision": draft_revision, **both}
+    if draft_precision is not None:
+        draft_values["precision"] = draft_precision
+    if "draft" in values or draft is not None:
+        _lay_over(values, "draft", draft_values)
+    elif draft_precision is not None or draft_revision is not None:
+        raise click.UsageError("options of the draft are given, but no --draft MODEL")
+    if no_validate:
+        values["validate"] = False
+    if "target" not in values:
+        raise click.UsageError("nothing to export: give --target MODEL, or a --recipe with a [target]")
+    recipe = recipe_from(values)
+    if dry_run:
+        click.echo(json.dumps(recipe.to_json()) if as_json else to_toml(recipe), nl=as_json)
+        return
+    if output is None:
+        raise click.UsageError("no place to write to: give --output BUNDLE")
+
+    from edgepipe.errors import MissingExtra
+    from edgepipe.pipeline.progress import progress
+
+    try:
+        from edgepipe.pipeline.export import export
+    except ModuleNotFoundError as error:
+        raise MissingExtra(error.name or "a package", "export") from error
+    with progress(f"export {output}") as report:
+        bundle = export(recipe, output, force=force, progress=report)
+    facts = _facts(bundle)
+    click.echo(json.dumps(facts) if as_json else _summary(facts))
+
+
+def _lay_over(values: dict[str, Any], table: str, options: dict[str, Any]) -> None:
+    """Put the options that were given into a table of the recipe."""
+    given = {key: value for key, value in options.items() if value is not None}
+    if given and isinstance(values.setdefault(table, {}), dict):
+        values[table] |= given
+
+
+def _facts(bundle: Bundle) -> dict[str, Any]:
+    """What there is to say of a finished export, JSON-ready."""
+    manifest = bundle.manifest
+    return {
+        "bundle": str(bundle.folder),
+        "bundle_id": manifest["bundle_id"],
+        "bytes": sum(entry["bytes"] for entry in manifest["files"].values()),
+        "components": {
+            name: {key: component[key] for key in ("source", "precision", "export")}
+            for name, component in manifest["components"].items()
+        },
+        "validation": manifest["validation"],
+    }
+
+
+def _summary(facts: dict[str, Any]) -> str:
+    """The same for a person."""
+    lines = [f"{facts['bundle']}: {facts['bytes'] / 1e6:.1f} MB, id {facts['bundle_id']}"]
+    for name, component in facts["components"].items():
+        precision = ", ".join(f"{part} {bits}" for part, bits in component["precision"].items())
+        lines.append(f"{name}: {component['source']['name']}, {precision}")
+        lines += [f"  {note}" for note in component["export"]["notes"]]
+        if figures := facts["validation"].get(name):
+            numbers = (f"{key} {value:.4g}" for key, value in figures.items() if isinstance(value, float))
+            lines.append("  against its source in float32: " + ", ".join(numbers))
+        export = component["export"]
+        lines.append(f"  took {export['seconds']:.1f} s, peak memory {export['peak_rss_bytes'] / 2**30:.2f} GiB")
+    lines.append(f'try: edgepipe run {facts["bundle"]} "Hello"')
+    return "\n".join(lines)

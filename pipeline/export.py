@@ -1,0 +1,120 @@
+"""The job behind `edgepipe export`: weights of a target, and of its draft, into one bundle."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import edgepipe
+from edgepipe.devices.probes import peak_rss_bytes
+from edgepipe.exporters.llm.onnx import PLAIN, SCORED, write_onnx
+from edgepipe.exporters.llm.recipe import DecoderRecipe
+from edgepipe.exporters.llm.validate import validate
+from edgepipe.exporters.sources import open_source
+from edgepipe.exporters.sources.weights import DecoderWeights
+from edgepipe.pipeline.bundle import Bundle
+from edgepipe.pipeline.bundle_writer import BundleDraft, write_bundle
+
+from edgepipe.pipeline.recipe import Recipe
+from edgepipe.pipeline.reference import write_reference
+from edgepipe.runtimes.llm.tokenizer import load_tokenizer, require_same_tokenizer
+
+Progress = Callable[[float, str], None]
+
+TOOLS = ("gguf", "numpy", "onnx", "onnxruntime", "optimum", "tokenizers", "torch", "transformers")
+
+
+def export(
+    recipe: Recipe | str,
+    destination: str | Path,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Bundle:
+    """Export to a new bundle, which appears under its name only when it is whole.
+
+    Args:
+        recipe: what to export; text is the source of a target with default options.
+        destination: the bundle's folder, which must not exist yet unless ``force`` is given.
+        force: replace a bundle.
+        progress: called with the fraction done and what is at hand.
+
+    Raises:
+        BundleError: the destination exists or cannot be written.
+        EdgepipeError: a source is not found; `UnsupportedModel`: it cannot be exported.
+        TokenizerError: draft and target have different tokenizers.
+        ValidationFailed: what was exported strays from its source by more than the recipe allows; there is no bundle.
+    """
+    if isinstance(recipe, str):
+        recipe = Recipe(target=DecoderRecipe(source=recipe))
+    report = progress or (lambda fraction, step: None)
+    with write_bundle(destination, force) as draft:
+        sources = {name: open_source(part.source, part.revision) for name, part in recipe.decoders.items()}
+        _save_tokenizers(sources, draft.folder)
+        draft.manifest = {
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "edgepipe_version": edgepipe.__version__,
+            "licence": sources["target"].info.licence,
+            "recipe": recipe.to_json(),
+            "tools": {name: found for name in TOOLS if (found := _installed(name))},
+            "components": {},
+            "validation": {},
+        }
+        for index, (name, weights) in enumerate(sources.items()):
+            share = _share(report, index, len(sources), name)
+            _export_decoder(name, weights, recipe.decoders[name], draft, recipe.validate, share)
+    return Bundle.open(destination)
+
+
+def _save_tokenizers(sources: dict[str, DecoderWeights], folder: Path) -> None:
+    """Write every component's tokenizer and insist, before the long work, that they are the same."""
+    for name, weights in sources.items():
+        (folder / name).mkdir()
+        weights.save_tokenizer(folder / name)
+    if "draft" in sources:
+        require_same_tokenizer(load_tokenizer(folder / "target"), load_tokenizer(folder / "draft"))
+
+
+def _export_decoder(
+    name: str, weights: DecoderWeights, recipe: DecoderRecipe, draft: BundleDraft, check: bool, progress: Progress
+) -> None:
+    """Write one decoder into the draft, validate it and record its golden outputs."""
+    started = time.monotonic()
+    folder = draft.folder / name
+    written = write_onnx(weights, recipe, folder, _share(progress, 0, 2 if check else 1, "write"))
+    if check:
+        result = validate(weights, recipe, folder, _share(progress, 1, 2, "validate"))
+        draft.manifest["validation"][name] = asdict(result)
+    quantized = set(written.precision.values()) != {"fp32"}
+    write_reference(draft.folder / "reference" / f"{name}.json", folder, weights.spec, quantized)
+    draft.manifest["components"][name] = {
+        "kind": "decoder",
+        "source": asdict(weights.info),
+        "spec": weights.spec.to_json(),
+        "precision": written.precision,
+        "block_size": recipe.block_size,
+        "symmetric": recipe.symmetric,
+        "formats": {"onnx": {"plain": f"{name}/{PLAIN}", "scored": f"{name}/{SCORED}"}},
+        "tokenizer": f"{name}/tokenizer.json",
+        "export": {
+            "seconds": round(time.monotonic() - started, 3),
+            "peak_rss_bytes": peak_rss_bytes(),
+            "notes": [*weights.info.notes, *written.notes],
+        },
+    }
+
+
+def _share(progress: Progress, index: int, count: int, name: str) -> Progress:
+    """Progress of part ``index`` of ``count``, told as progress of the whole."""
+    return lambda fraction, step: progress((index + fraction) / count, f"{name} {step}".strip())
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
