@@ -90,7 +90,9 @@ def command(
     try:
         from edgepipe.pipeline.export import export
     except ModuleNotFoundError as error:
-        raise MissingExtra(error.name or "a package", "export") from error
+        if error.name is None or error.name.startswith("edgepipe"):
+            raise
+        raise MissingExtra(error.name.partition(".")[0], "export") from error
     with progress(f"export {output}") as report:
         bundle = export(recipe, output, force=force, progress=report)
     facts = _facts(bundle)

@@ -1,0 +1,107 @@
+"""`edgepipe export`: how options and recipe file make one recipe."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from edgepipe.errors import RecipeError
+from edgepipe.pipeline.cli_export import command
+
+
+def export(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+def dry_run(*arguments: str | Path) -> dict[str, Any]:
+    done = export(*arguments, "--dry-run")
+    assert done.exit_code == 0, done.output
+    return tomllib.loads(done.output)
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.toml"
+    path.write_text(
+        """
+        [target]
+        source = "big"
+        precision = "int8"
+        block_size = 64
+
+        [draft]
+        source = "small"
+        precision = "int4"
+        """
+    )
+    return path
+
+
+def test_one_option_is_enough() -> None:
+    recipe = dry_run("--target", "model")
+    assert recipe["target"]["source"] == "model"
+    assert recipe["validate"] is True
+    assert "draft" not in recipe
+
+
+def test_options_apply_to_the_draft_too() -> None:
+    options = ("--precision", "int4", "--block-size", "128", "--symmetric", "--head-precision", "int8")
+    recipe = dry_run("--target", "big", "--draft", "small", *options)
+    assert recipe["draft"] == recipe["target"] | {"source": "small"}
+    assert recipe["target"]["block_size"] == 128
+    assert recipe["target"]["symmetric"] is True
+
+
+def test_options_of_the_draft_alone() -> None:
+    options = ("--precision", "int4", "--draft-precision", "fp32", "--revision", "a1", "--draft-revision", "b2")
+    recipe = dry_run("--target", "big", "--draft", "small", *options)
+    assert [recipe[name]["precision"] for name in ("target", "draft")] == ["int4", "fp32"]
+    assert [recipe[name]["revision"] for name in ("target", "draft")] == ["a1", "b2"]
+
+
+def test_options_are_laid_over_the_file(recipe_file: Path) -> None:
+    assert dry_run("--recipe", recipe_file)["target"]["block_size"] == 64
+    recipe = dry_run("--recipe", recipe_file, "--block-size", "32", "--target", "other", "--no-validate")
+    assert recipe["target"]["source"] == "other"
+    assert recipe["target"]["precision"] == "int8"
+    assert recipe["draft"]["precision"] == "int4"
+    assert recipe["draft"]["block_size"] == 32
+    assert recipe["validate"] is False
+
+
+def test_what_dry_run_prints_is_a_recipe(tmp_path: Path) -> None:
+    printed = export("--target", "model", "--asymmetric", "--dry-run").output
+    (tmp_path / "again.toml").write_text(printed)
+    assert export("--recipe", tmp_path / "again.toml", "--dry-run").output == printed
+
+
+def test_dry_run_as_json() -> None:
+    recipe = json.loads(export("--target", "model", "--dry-run", "--json").output)
+    assert recipe["target"]["source"] == "model"
+    assert recipe["draft"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-o", "bundle"], "nothing to export"),
+        (["--target", "model"], "no place to write to"),
+        (["--target", "model", "--draft-precision", "int4"], "no --draft MODEL"),
+        (["--target", "model", "--precision", "int3"], "'int3' is not one of 'auto'"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], message: str) -> None:
+    done = export(*arguments)
+    assert done.exit_code == 2
+    assert message in done.output
+
+
+def test_a_value_out_of_range() -> None:
+    done = export("--target", "model", "--block-size", "33", "--dry-run")
+    assert isinstance(done.exception, RecipeError)
+    assert str(done.exception) == "target.block_size is 33: expected one of 32, 64, 128"
