@@ -1,0 +1,75 @@
+"""Reading facts that may not be there: a value, or null and the reason why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+class Unreadable(Exception):
+    """A value cannot be read here; the message is the reason."""
+
+
+def read_all(probes: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+    """Call every probe, in order.
+
+    Returns:
+        What each probe returned, or None where it raised `Unreadable`, `OSError` or (a file of an unknown form)
+        `ValueError`, and under ``unreadable`` the reason for each None.
+    """
+    values: dict[str, Any] = {}
+    reasons: dict[str, str] = {}
+    for name, probe in probes.items():
+        try:
+            values[name] = probe()
+        except (Unreadable, ValueError) as reason:
+            values[name], reasons[name] = None, str(reason)
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            values[name], reasons[name] = None, f"{place}{error.strerror or error}"
+    return {**values, "unreadable": reasons}
+
+
+def read_text(path: Path) -> str:
+    """Text of a small file of the kernel's, without the white space and NULs around it; it must hold some.
+
+    Raises:
+        Unreadable: the file is empty.
+        OSError: it cannot be read.
+    """
+    text = path.read_text(encoding="utf-8", errors="replace").strip("\0 \t\r\n")
+    if not text:
+        raise Unreadable(f"{path} is empty")
+    return text
+
+
+def read_number(path: Path) -> int:
+    """The whole number that is all of a file.
+
+    Raises:
+        Unreadable: the file holds something else.
+        OSError: it cannot be read.
+    """
+    text = read_text(path)
+    try:
+        return int(text)
+    except ValueError:
+        raise Unreadable(f"{path} holds {text[:40]!r}, expected a number") from None
+
+
+def numbered(folder: Path, prefix: str) -> list[Path]:
+    """Entries of ``folder`` named ``prefix`` and a number, by number; there must be one.
+
+    Raises:
+        Unreadable: there is none.
+        OSError: the folder cannot be listed.
+    """
+    found = {
+        int(entry.name.removeprefix(prefix)): entry
+        for entry in folder.iterdir()
+        if entry.name.startswith(prefix) and entry.name.removeprefix(prefix).isdecimal()
+    }
+    if not found:
+        raise Unreadable(f"{folder} has no {prefix}*")
+    return [found[number] for number in sorted(found)]
