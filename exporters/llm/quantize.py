@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,13 +13,13 @@ from edgepipe.errors import UnsupportedModel
 
 # Elements searched at a time by one thread: small enough that a slab and its temporaries stay in the cache.
 _SLAB_ELEMENTS = 1 << 17
-_THREADS = 2
 
-# Scales tried per block, as multiples of the one that just spans the block: clipping the extremes a little lets the
-# many small weights fall on a finer grid. With 8 bits the grid is fine already and clipping far never pays.
+# Scales tried per block, as multiples of the one that just spans the block. Smaller ones clip the extremes and so put
+# the many small weights on a finer grid; larger ones pay where a symmetric range falls one code short on one side.
+# With 8 bits the grid is fine already and clipping far never pays.
 _SHRINK = {
-    4: np.linspace(0.70, 1.04, 12, dtype=np.float32),
-    8: np.linspace(0.97, 1.005, 6, dtype=np.float32),
+    4: (1 + 0.03 * np.arange(-13, 6)).astype(np.float32),
+    8: (1 + 0.005 * np.arange(-6, 3)).astype(np.float32),
 }
 
 
@@ -84,6 +85,8 @@ def quantize(weight: np.ndarray, bits: int, block_size: int, symmetric: bool) ->
     """
     if bits not in _SHRINK:
         raise ValueError(f"bits is {bits}: expected 4 or 8")
+    if not (np.isfinite(weight.min()) and np.isfinite(weight.max())):
+        raise UnsupportedModel("a weight is NaN or infinite: only finite weights can be quantised")
     rows, columns = weight.shape
     blocks = -(-columns // block_size)
     packed = np.empty((rows, blocks, block_size * bits // 8), np.uint8)
@@ -93,8 +96,6 @@ def quantize(weight: np.ndarray, bits: int, block_size: int, symmetric: bool) ->
     def quantize_slab(slab: slice) -> None:
         padded = np.zeros((weight[slab].shape[0], blocks * block_size), np.float32)
         padded[:, :columns] = weight[slab]
-        if not np.isfinite(padded).all():
-            raise UnsupportedModel("a weight is NaN or infinite: only finite weights can be quantised")
         # [block_size, number of blocks]: reductions over a block run along the first axis and vectorise.
         codes, scale, zero = _search(np.ascontiguousarray(padded.reshape(-1, block_size).T), bits, symmetric)
         packed[slab] = pack(codes.T.reshape(-1, blocks, block_size), bits)
@@ -102,7 +103,7 @@ def quantize(weight: np.ndarray, bits: int, block_size: int, symmetric: bool) ->
         if zero_points is not None:
             zero_points[slab] = pack(zero.reshape(-1, blocks), bits)
 
-    with ThreadPoolExecutor(_THREADS) as threads:
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
         for _ in threads.map(quantize_slab, _slabs(rows, blocks * block_size)):
             pass
     return QuantizedMatrix(bits, block_size, packed, scales, zero_points, columns)
@@ -115,7 +116,7 @@ def _slabs(rows: int, row_elements: int) -> Iterator[slice]:
 
 
 def _search(weight: np.ndarray, bits: int, symmetric: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Best codes of blocks ``[block_size, B]``: uint8 codes of that shape, float32 scales ``[B]``, uint8 zeros ``[B]``."""
+    """Best codes of blocks ``[block_size, B]``: codes of that shape (uint8), scales (float32), zeros (uint8)."""
     peak = np.abs(weight).max(axis=0)
     weight = weight / np.where(peak > 0, peak, 1)  # in [-1, 1]: squares neither overflow nor vanish
     largest = np.float32((1 << bits) - 1)
