@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +66,19 @@ def cached(engine: Callable[..., OnnxDecoder]) -> Callable[..., CachedDecoder]:
 
 
 @pytest.fixture(scope="session")
-def torch_decoder(tiny_model: Callable[..., Path]) -> Callable[..., TorchDecoder]:
+def torch_decoder(tiny_model: Callable[..., Path]) -> Iterator[Callable[..., TorchDecoder]]:
     """``torch_decoder(architecture, choose, budget)`` → a `TorchDecoder` over the same weights as `cached`'s."""
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # handing such small products to other threads costs more than they do
 
     def build(architecture: str, choose: Callable[..., Any], budget: int) -> TorchDecoder:
         from transformers import AutoModelForCausalLM
 
         return TorchDecoder(AutoModelForCausalLM.from_pretrained(tiny_model(architecture)).eval(), choose, budget)
 
-    return build
+    yield build
+    torch.set_num_threads(threads)
 
 
 class TorchDecoder:

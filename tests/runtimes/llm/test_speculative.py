@@ -66,7 +66,7 @@ def make_drafter(kind: str, cached: Callable[..., Any], architecture: str, expec
     return ModelDrafter(draft, GREEDY, draft.decoder.spec.vocab_size)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     prompt=st.lists(st.integers(0, 299), min_size=1, max_size=40),
     gamma=st.integers(1, 8),
