@@ -123,14 +123,15 @@ def _facts(bundle: Bundle) -> dict[str, Any]:
 
 def _summary(facts: dict[str, Any]) -> str:
     """The same for a person."""
+    from edgepipe.pipeline.model_card import figures
+
     lines = [f"{facts['bundle']}: {facts['bytes'] / 1e6:.1f} MB, id {facts['bundle_id']}"]
     for name, component in facts["components"].items():
         precision = ", ".join(f"{part} {bits}" for part, bits in component["precision"].items())
         lines.append(f"{name}: {component['source']['name']}, {precision}")
         lines += [f"  {note}" for note in component["export"]["notes"]]
-        if figures := facts["validation"].get(name):
-            numbers = (f"{key} {value:.4g}" for key, value in figures.items() if isinstance(value, float))
-            lines.append("  against its source in float32: " + ", ".join(numbers))
+        if result := facts["validation"].get(name):
+            lines.append(f"  against its source in float32: {figures(result)}")
         export = component["export"]
         lines.append(f"  took {export['seconds']:.1f} s, peak memory {export['peak_rss_bytes'] / 2**30:.2f} GiB")
     lines.append(f'try: edgepipe run {facts["bundle"]} "Hello"')

@@ -18,7 +18,6 @@ from edgepipe.exporters.sources import open_source
 from edgepipe.exporters.sources.weights import DecoderWeights
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.bundle_writer import BundleDraft, write_bundle
-
 from edgepipe.pipeline.recipe import Recipe
 from edgepipe.pipeline.reference import write_reference
 from edgepipe.runtimes.llm.tokenizer import load_tokenizer, require_same_tokenizer
@@ -87,8 +86,8 @@ def _export_decoder(
     folder = draft.folder / name
     written = write_onnx(weights, recipe, folder, _share(progress, 0, 2 if check else 1, "write"))
     if check:
-        result = validate(weights, recipe, folder, _share(progress, 1, 2, "validate"))
-        draft.manifest["validation"][name] = asdict(result)
+        share = _share(progress, 1, 2, "validate")
+        draft.manifest["validation"][name] = validate(weights, folder, recipe.limits, share)
     quantized = set(written.precision.values()) != {"fp32"}
     write_reference(draft.folder / "reference" / f"{name}.json", folder, weights.spec, quantized)
     draft.manifest["components"][name] = {

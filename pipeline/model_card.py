@@ -48,13 +48,15 @@ def _component_row(name: str, component: dict[str, Any]) -> str:
     return f"| {name} | {source['name']}{revision} ({source['licence'] or 'licence unknown'}) | {shape} | {precision} |"
 
 
+def figures(result: dict[str, Any]) -> str:
+    """One line of what validating a component showed."""
+    return ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in result["plain"].items())
+
+
 def _validation(validation: dict[str, Any]) -> Iterator[str]:
     """What was measured between each exported component and its source in float32."""
     for name, result in validation.items():
-        figures = ", ".join(
-            f"{key.replace('_', ' ')} {value:.4g}" for key, value in result.items() if isinstance(value, float)
-        )
-        yield f"Against its source in float32, {name}: {figures}."
+        yield f"Against its source in float32, {name}: {figures(result)}."
         yield ""
     if not validation:
         yield "This bundle was not validated against its source."

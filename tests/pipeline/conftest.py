@@ -43,5 +43,5 @@ def manifest() -> dict[str, Any]:
         "edgepipe_version": "0.1.0",
         "licence": "Apache-2.0",
         "components": {"target": component},
-        "validation": {"target": {"mean_kl": 0.01}},
+        "validation": {"target": {"plain": {"mean_kl": 0.01}}},
     }
