@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,8 @@ class GgufWeights(DecoderWeights):
         save_gguf_tokenizer(self._path, self._fields, self._config, self.spec, folder)
 
     def reference_model(self) -> PreTrainedModel:
+        if find_spec("accelerate") is None:  # which transformers wants for GGUF files
+            raise MissingExtra("accelerate", "export")
         with no_progress_bars():
             return AutoModelForCausalLM.from_pretrained(
                 self._path.parent,

@@ -85,19 +85,19 @@ def save_gguf_tokenizer(
     Raises:
         TokenizerError: the file holds no tokenizer, or one that transformers does not know.
     """
-    pre = PRE_TOKENIZERS.get(fields.get("tokenizer.ggml.pre", ""))
-    byte_level = fields.get("tokenizer.ggml.model") == "gpt2"
-    unstated = {"add_bos_token": True} if byte_level and pre is not None and pre.bos else {}
+    model, pre = fields.get("tokenizer.ggml.model"), PRE_TOKENIZERS.get(fields.get("tokenizer.ggml.pre", ""))
+    unstated = {"add_bos_token": True} if model == "gpt2" and pre is not None and pre.bos else {}
     try:
         tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True, **unstated)
     except Exception as error:  # missing or odd metadata, wherever transformers meets it
         raise TokenizerError(f"transformers cannot read the tokenizer of {path}: {one_line(error)}") from error
 
-    if byte_level and pre is not None:
-        _restore(tokenizer.backend_tokenizer, pre)
-    elif not byte_level and fields.get("tokenizer.ggml.add_space_prefix") is False:
-        _drop_space_prefix(tokenizer.backend_tokenizer)
+    if model == "gpt2" and pre is not None:
+        _restore_byte_level(tokenizer.backend_tokenizer, pre)
+    elif model == "llama":
+        _restore_sentencepiece(tokenizer.backend_tokenizer, fields.get("tokenizer.ggml.add_space_prefix", True))
     tokenizer.save_pretrained(folder)
+    _let_tokenizer_json_decide(folder / "tokenizer_config.json")
 
     # Older readers know "torch_dtype" and "rope_theta" where transformers 5 writes "dtype" and "rope_parameters".
     saved = {key: value for key, value in config.to_diff_dict().items() if not key.startswith("_") and key != "dtype"}
@@ -106,7 +106,7 @@ def save_gguf_tokenizer(
     save_generation_config(config, spec, folder)
 
 
-def _restore(tokenizer: Tokenizer, pre: PreTokenizer) -> None:
+def _restore_byte_level(tokenizer: Tokenizer, pre: PreTokenizer) -> None:
     """Split text the way the merges were learned."""
     steps: list[Any] = []
     if pre.digits:
@@ -121,7 +121,20 @@ def _restore(tokenizer: Tokenizer, pre: PreTokenizer) -> None:
         tokenizer.model.ignore_merges = True
 
 
-def _drop_space_prefix(tokenizer: Tokenizer) -> None:
-    """SentencePiece without the space it otherwise puts in front of a text."""
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="never", split=False)
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+def _restore_sentencepiece(tokenizer: Tokenizer, space_prefix: bool) -> None:
+    """SentencePiece's own treatment of spaces: one in front of every text, even of one that begins with a space."""
+    spaces = [normalizers.Prepend("▁")] if space_prefix else []
+    tokenizer.normalizer = normalizers.Sequence([*spaces, normalizers.Replace(" ", "▁")])
+    tokenizer.pre_tokenizer = None
+    strip = [decoders.Strip(" ", left=1)] if space_prefix else []
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
+    tokenizer.decoder = decoders.Sequence(steps)
+
+
+def _let_tokenizer_json_decide(path: Path) -> None:
+    """Name the class that takes tokenizer.json as it is; those of single models put their own rules in its place."""
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    for key in ("is_local", "local_files_only", "backend"):  # how it was loaded here
+        fields.pop(key, None)
+    fields["tokenizer_class"] = "PreTrainedTokenizerFast"
+    path.write_text(json.dumps(fields, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -10,8 +10,7 @@ from edgepipe.errors import EdgepipeError, MissingExtra
 from edgepipe.exporters.sources.weights import one_line
 
 try:
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.constants import is_offline_mode
+    from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
@@ -37,7 +36,7 @@ def hub_folder(name: str, revision: str | None = None) -> tuple[Path, str]:
     cached = cached_folder(name, revision)
     if cached is not None:
         return cached
-    if is_offline_mode():
+    if constants.HF_HUB_OFFLINE:
         raise EdgepipeError(f"{name} is not in the local cache and HF_HUB_OFFLINE is set: unset it, or give a folder")
     if not sys.stderr.isatty():
         disable_progress_bars()
@@ -76,7 +75,7 @@ def cached_folder(name: str, revision: str | None = None) -> tuple[Path, str] | 
 
 def hub_answers(name: str, timeout_s: float) -> bool:
     """Whether the hub confirms the repository in time."""
-    if is_offline_mode():
+    if constants.HF_HUB_OFFLINE:
         return False
     try:
         HfApi().model_info(name, timeout=timeout_s)
