@@ -10,13 +10,15 @@ from edgepipe.runtimes.llm.spec import DecoderSpec
 
 def model_card(manifest: dict[str, Any]) -> str:
     """The card of a bundle, from its edgepipe.json; the lines between ``---`` are read by model hubs."""
+    sources = [component["source"] for component in manifest["components"].values()]
+    # Only what came from a hub has a revision, and a name that is a link there.
+    base_models = [f"- {source['name']}" for source in sources if source["revision"]]
     return "\n".join(
         [
             "---",
             f"license: {(manifest.get('licence') or 'other').lower()}",
             "library_name: edgepipe",
-            "base_model:",
-            *(f"- {component['source']['name']}" for component in manifest["components"].values()),
+            *(["base_model:", *base_models] if base_models else []),
             "---",
             "",
             f"# {manifest['components']['target']['source']['name']} for the edge",

@@ -133,6 +133,17 @@ def test_a_device_without_workstation_packages_runs_it(exported: Path, tmp_path:
     assert len(json.loads(answer.stdout)["tokens"]) == 5
 
 
+def test_a_device_that_exports_is_told_what_to_install(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ON_DEVICE, "export", "--target", "model", "-o", "bundle"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "error: onnx is not installed: pip install 'edgepipe[export]'\n"
+
+
 def test_verify_notices_another_model(exported: Path, tmp_path: Path) -> None:
     """Golden outputs of the target, replayed through the draft's weights, cannot pass."""
     manifest = Bundle.open(exported).manifest

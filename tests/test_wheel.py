@@ -1,0 +1,56 @@
+"""What is installed from a wheel is what stands in the repository, and nothing beside `edgepipe`."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("devices", "exporters", "pipeline", "runtimes")
+
+SHOW = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from edgepipe.pipeline import cli
+print(cli.__file__)
+cli.main(["--help"])
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build in a copy, because setuptools leaves its working files beside pyproject.toml."""
+    pytest.importorskip("setuptools", minversion="77")
+    source, output = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for folder in ("edgepipe", *FOLDERS):
+        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, source)
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(output), str(source)]
+    done = subprocess.run(build, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return next(output.glob("*.whl"))
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
+    found = set(zipfile.ZipFile(wheel).namelist())
+    sources = {f"edgepipe/{path.relative_to(ROOT)}" for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
+    sources |= {str(path.relative_to(ROOT)) for path in (ROOT / "edgepipe").rglob("*.py")}
+    metadata = {name for name in found if name.partition("/")[0].endswith(".dist-info")}
+    assert found - metadata == sources | {"edgepipe/py.typed"}
+    assert any(name.endswith("/LICENSE") for name in metadata)
+
+
+@pytest.mark.slow
+def test_the_wheel_runs_from_where_it_is_unpacked(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    command = [sys.executable, "-c", SHOW, str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(tmp_path / "site"))
