@@ -136,3 +136,18 @@ def _tiny_tokenizer() -> Any:
         additional_special_tokens=special[1:],
         chat_template=TINY_CHAT_TEMPLATE,
     )
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle in float32 of a tiny Llama and, as its draft, another with the same tokenizer. Do not write into it."""
+    pytest.importorskip("onnx")
+    from edgepipe.exporters.llm.recipe import DecoderRecipe
+    from edgepipe.pipeline.export import export
+    from edgepipe.pipeline.recipe import Recipe
+
+    folder = tmp_path_factory.mktemp("tiny_bundle") / "bundle"
+    target = DecoderRecipe(source=str(tiny_model("llama")), precision="fp32")
+    draft = DecoderRecipe(source=str(tiny_model("llama", seed=1)), precision="fp32")
+    export(Recipe(target=target, draft=draft, validate=False), folder)
+    return folder

@@ -1,0 +1,143 @@
+"""`edgepipe measure`: parse, call `edgepipe.pipeline.measure`, write the report."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgepipe.errors import MeasurementUntrustworthy
+from edgepipe.pipeline.decode_flags import decode_flags, decode_options
+
+if TYPE_CHECKING:
+    from edgepipe.pipeline.report_schema import Decoding, Report
+
+
+class Lengths(click.ParamType):
+    """Whole numbers of 1 or more, separated by commas."""
+
+    name = "N,N,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Sorted, each once."""
+        try:
+            lengths = sorted({int(part) for part in value.split(",")})
+        except ValueError:
+            self.fail(f"{value!r} is no list of numbers: expected something like 32,128,512", param, ctx)
+        if lengths[0] < 1:
+            self.fail(f"{value!r} has a length of {lengths[0]}: expected 1 or more", param, ctx)
+        return tuple(lengths)
+
+
+@click.command("measure", short_help="Measure a bundle's latency and memory on this device.")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="report",
+    show_default=True,
+    help="Folder for report.json and report.md; earlier ones are replaced.",
+)
+@click.option(
+    "--prompt-lengths", type=Lengths(), default="32,128,512", show_default=True, help="Tokens of the prompts."
+)
+@click.option(
+    "--new-tokens", "-n", type=click.IntRange(min=2), default=64, show_default=True, help="Generated after each."
+)
+@click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Timed repetitions.")
+@click.option("--warmup", type=click.IntRange(min=1), default=1, show_default=True, help="Repetitions before those.")
+@click.option(
+    "--against",
+    type=click.Choice(["plain"]),
+    help="Interleave a baseline: full cache, no speculation; prints ratios.",
+)
+@click.option(
+    "--max-width", type=click.IntRange(min=1), default=16, show_default=True, help="Last S of the cost curve t(S)."
+)
+@click.option(
+    "--file",
+    "-f",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Text to cut the prompts from; speculation depends on it.  [default: a built-in text]",
+)
+@decode_flags
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object instead of a table.")
+def command(
+    bundle: Path,
+    output: Path,
+    prompt_lengths: tuple[int, ...],
+    new_tokens: int,
+    repeats: int,
+    warmup: int,
+    against: str | None,
+    max_width: int,
+    file: str | None,
+    as_json: bool,
+    **flags: Any,
+) -> int:
+    """Measure BUNDLE on this device and write report.json and report.md.
+
+    When a gate fails (the samples spread too far, the device throttles, is hot or busy), the report says so, is
+    written all the same, and the exit code is 5.
+    """
+    from edgepipe.pipeline.bundle import Bundle
+    from edgepipe.pipeline.measure import Plan, measure
+    from edgepipe.pipeline.report import REPORT_JSON, REPORT_MD, require_writable, write_report
+    from edgepipe.pipeline.report_markdown import failed_gates
+
+    plan = Plan(prompt_lengths, new_tokens, repeats, warmup, against, max_width, file)
+    options = decode_options(flags, Bundle.open(bundle))
+    require_writable(output)
+    try:
+        report = measure(bundle, options, plan, progress=_show)
+    finally:
+        _show("")
+    write_report(report, output)
+    if as_json:
+        click.echo(json.dumps(report, ensure_ascii=False))
+    else:
+        _print(report)
+        click.echo(f"{output / REPORT_MD}\n{output / REPORT_JSON}")
+    if report["status"] == "ok":
+        return 0
+    if as_json:
+        return MeasurementUntrustworthy.exit_code
+    raise MeasurementUntrustworthy(
+        f"the measurement is not to be trusted, these gates failed: {failed_gates(report)}; "
+        f"see {output / REPORT_MD}, mend what it names, and measure again"
+    )
+
+
+def _show(step: str) -> None:
+    """Overwrite one line of a terminal. A bar that redraws itself would take time from what is measured."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\033[K{step}", nl=False, err=True)
+
+
+def _print(report: Report) -> None:
+    """A line for each prompt length and configuration, with the medians."""
+    for prompt in report["prompts"]:
+        head = f"prompt {prompt['prompt_tokens']}"
+        _print_decoding(head, prompt["measured"])
+        if prompt["plain"] and prompt["speedup"]:
+            _print_decoding(f"{head}, plain", prompt["plain"])
+            parts = (
+                f"{name} {ratio['p50']:.2f} times as fast ({ratio['min']:.2f} to {ratio['max']:.2f})"
+                for name, ratio in (("TTFT", prompt["speedup"]["ttft"]), ("decode", prompt["speedup"]["decode"]))
+            )
+            click.echo(f"{head}, against plain: {' · '.join(parts)}")
+
+
+def _print_decoding(head: str, decoding: Decoding) -> None:
+    parts = [
+        f"TTFT {decoding['ttft_ms']['p50']:.1f} ms",
+        f"prefill {decoding['prefill_tokens_per_s']['p50']:.0f} tokens/s",
+        f"decode {decoding['decode_tokens_per_s']['p50']:.1f} tokens/s",
+        f"{decoding['tokens_per_round']:.2f} tokens per round",
+        f"KV {decoding['kv_bytes'] / 2**20:.1f} MiB",
+    ]
+    click.echo(f"{head}: {' · '.join(parts)}")

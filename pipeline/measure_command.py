@@ -1,0 +1,45 @@
+"""The command line that repeats a measurement."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+
+def measure_command(folder: str, configuration: dict[str, Any]) -> str:
+    """`edgepipe measure` with the flags that give ``configuration``, the one of a report."""
+    plan, decode = configuration, configuration["decode"]
+    cache, draft_cache, sampling = decode["cache"], decode["draft_cache"], decode["sampling"]
+    flags = {
+        "--prompt-lengths": ",".join(str(length) for length in plan["prompt_lengths"]),
+        "--new-tokens": plan["new_tokens"],
+        "--repeats": plan["repeats"],
+        "--warmup": plan["warmup"],
+        "--against": plan["against"],
+        "--max-width": plan["max_width"],
+        "--file": plan["file"],
+        "--engine": decode["engine"],
+        "--threads": decode["threads"],
+        "--chunk": decode["chunk"],
+        "--drafter": decode["drafter"],
+        "--gamma": decode["gamma"],
+        "--policy": cache["policy"],
+        "--budget": cache["budget"],
+        "--recent": cache["recent"],
+        "--sinks": cache["sinks"],
+        "--draft-policy": draft_cache["policy"],
+        "--draft-budget": draft_cache["budget"],
+        "--temperature": sampling["temperature"],
+        "--top-k": sampling["top_k"],
+        "--top-p": sampling["top_p"],
+        "--min-p": sampling["min_p"],
+        "--repetition-penalty": sampling["repetition_penalty"],
+        "--seed": sampling["seed"],
+    }
+    words = ["edgepipe", "measure", folder]
+    for flag, value in flags.items():
+        if value is not None:
+            words += [flag, str(value)]
+    if not cache["normalise"]:
+        words.append("--summed")
+    return shlex.join(words)

@@ -1,0 +1,73 @@
+"""Writing and reading reports: report.json, and report.md, which is the same for people."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from edgepipe.errors import EdgepipeError
+from edgepipe.pipeline.report_markdown import markdown
+from edgepipe.pipeline.report_schema import SCHEMA_VERSION, Report
+
+REPORT_JSON = "report.json"
+REPORT_MD = "report.md"
+
+
+def require_writable(folder: Path) -> None:
+    """Make ``folder`` and see to it that a report can be put there, before anybody waits for one.
+
+    Raises:
+        EdgepipeError: that is impossible.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        for name in (REPORT_JSON, REPORT_MD):
+            if (folder / name).is_dir():
+                raise IsADirectoryError(0, f"{name} is a folder")
+    except OSError as error:
+        raise EdgepipeError(
+            f"no report can be written to {folder} ({error.strerror}): give another folder with -o"
+        ) from error
+
+
+def write_report(report: Report, folder: Path) -> None:
+    """Write report.json and report.md; those of an earlier run are replaced only once both are whole."""
+    texts = {REPORT_JSON: json.dumps(report, ensure_ascii=False) + "\n", REPORT_MD: markdown(report)}
+    partial = {name: folder / f".{name}.{os.getpid()}" for name in texts}
+    try:
+        for name, text in texts.items():
+            with partial[name].open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        for name, path in partial.items():
+            os.replace(path, folder / name)
+    finally:
+        for path in partial.values():
+            path.unlink(missing_ok=True)
+
+
+def read_report(path: Path) -> Report:
+    """Read report.json.
+
+    Raises:
+        EdgepipeError: it is missing, no report, or of another schema version.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise EdgepipeError(f"{path}: {error.strerror}: expected a report, as `edgepipe measure` writes it") from error
+    except ValueError as error:
+        raise EdgepipeError(f"{path} is damaged: it is not JSON ({error}); measure again") from error
+    version = found.get("schema_version") if isinstance(found, dict) else None
+    if version != SCHEMA_VERSION:
+        raise EdgepipeError(f"{path} has schema version {version}, this edgepipe reads {SCHEMA_VERSION}: measure again")
+    missing = sorted(Report.__required_keys__ - found.keys())
+    if missing:
+        raise EdgepipeError(f"{path} is damaged: it has no {missing[0]}; measure again")
+    report: Report = found
+    return report

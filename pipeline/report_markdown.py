@@ -1,0 +1,221 @@
+"""report.md: a report for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from edgepipe.devices.vcgencmd import NOW, SINCE_BOOT
+from edgepipe.pipeline.gates import MAX_CV
+from edgepipe.pipeline.measure_command import measure_command
+from edgepipe.pipeline.report_schema import Decoding, Report
+from edgepipe.pipeline.statistics import Summary
+
+# Instruction sets that decide which kernels an engine picks; report.json lists all.
+TELLING_FEATURES = (
+    *("avx2", "f16c", "fma", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8"),
+    *("asimd", "fphp", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme"),
+)
+
+
+def markdown(report: Report) -> str:
+    """The report as Markdown."""
+    sections = (
+        _head(report),
+        _results(report),
+        _time_split(report),
+        _cost_curve(report),
+        _memory(report),
+        _gates(report),
+        _device(report),
+        _configuration(report),
+        _definitions(report),
+    )
+    return "\n\n".join(sections) + "\n"
+
+
+def failed_gates(report: Report) -> str:
+    """Names of the gates that failed, separated by commas."""
+    return ", ".join(gate["gate"] for gate in report["gates"] if gate["outcome"] == "failed")
+
+
+def _results(report: Report) -> str:
+    """Medians of the repetitions at every prompt length; the ratios to the baseline are above 1 where it is worse."""
+    rows: list[Sequence[str]] = []
+    for prompt in report["prompts"]:
+        length, measured, plain, speedup = (
+            str(prompt["prompt_tokens"]),
+            *map(prompt.get, ("measured", "plain", "speedup")),
+        )
+        rows.append(_result_row(length, "measured", measured))
+        if plain and speedup:
+            rows.append(_result_row(length, "plain", plain))
+            memory = f"{plain['kv_bytes'] / measured['kv_bytes']:.2f}"
+            ratios = (_ratio(speedup["ttft"]), "", _ratio(speedup["decode"]), "", "", "", "", memory)
+            rows.append((length, "plain / measured", *ratios))
+    header = ("prompt tokens", "", "TTFT ms", "prefill tokens/s", "TPOT ms", "decode tokens/s")
+    header += ("round ms p50 / p90 / p99", "acceptance", "tokens per round", "KV MiB")
+    return _table(header, rows)
+
+
+def _result_row(length: str, name: str, decoding: Decoding) -> tuple[str, ...]:
+    rounds, acceptance = decoding["round_ms"], decoding["acceptance_rate"]
+    return (
+        length,
+        name,
+        _median(decoding["ttft_ms"]),
+        _median(decoding["prefill_tokens_per_s"]),
+        _median(decoding["tpot_ms"]),
+        _median(decoding["decode_tokens_per_s"]),
+        " / ".join(_number(time) for time in (rounds["p50"], rounds["p90"], rounds["p99"])),
+        "-" if acceptance is None else f"{acceptance:.0%}",
+        f"{decoding['tokens_per_round']:.2f}",
+        f"{decoding['kv_bytes'] / 2**20:.1f}",
+    )
+
+
+def _head(report: Report) -> str:
+    device, plan = report["device"], report["configuration"]
+    name = device["board"] or device["cpu_model"] or device["architecture"]
+    verdict = "**Status: ok.**"
+    if report["status"] != "ok":
+        verdict = f"**Status: untrustworthy.** Gates that failed (see below): {failed_gates(report)}."
+    return "\n\n".join(
+        (
+            f"# {report['bundle']['folder']} on {name}",
+            f"{report['created']}, edgepipe {report['edgepipe_version']}, bundle `{report['bundle']['bundle_id']}`.",
+            verdict,
+            f"Medians of {plan['repeats']} repetitions of {plan['new_tokens']} new tokens each, after {plan['warmup']} "
+            f"of warm-up. (!) marks a coefficient of variation above {MAX_CV:.0%}. Raw samples are in report.json.",
+        )
+    )
+
+
+def _time_split(report: Report) -> str:
+    rows = []
+    parts: list[str] = []
+    for prompt in report["prompts"]:
+        split = prompt["measured"]["time_split"]
+        parts = list(split)
+        rows.append((str(prompt["prompt_tokens"]), *(f"{share:.1%}" for share in split.values())))
+    return "## Where decoding spends its time\n\n" + _table(("prompt tokens", *parts), rows)
+
+
+def _cost_curve(report: Report) -> str:
+    curve = report["cost_curve"]
+    rows = [
+        (str(entry["width"]), _median(entry["statistics"]), f"{entry['relative_cost']:.2f}")
+        for entry in curve["widths"]
+    ]
+    return (
+        f"## Cost of one forward of S tokens, after a prompt of {curve['prompt_tokens']}\n\n"
+        + _table(("S", "t(S) ms", "t(S) / t(1)"), rows)
+    )  # fmt: skip
+
+
+def _memory(report: Report) -> str:
+    peak, load = report["memory"]["peak_rss_bytes"], report["load_ms"]
+    first = f"{load['warmup'][0]:.0f} ms"
+    return "## Loading and memory\n\n" + _bullets(
+        (
+            f"load: {_median(load['statistics'])} ms, the first {first}",
+            f"peak RSS: {_mib(peak)}" if peak else f"peak RSS: {_why(report['memory'], 'peak_rss_bytes')}",
+        )
+    )
+
+
+def _gates(report: Report) -> str:
+    rows = [(gate["gate"], gate["outcome"], gate["limit"], "; ".join(gate["details"])) for gate in report["gates"]]
+    return "## Gates\n\n" + _table(("gate", "outcome", "limit", "found"), rows)
+
+
+def _device(report: Report) -> str:
+    device = report["device"]
+    features = device["cpu_features"]
+    facts = {
+        "board": device["board"],
+        "CPU": device["cpu_model"],
+        "instruction sets": features and (", ".join(name for name in TELLING_FEATURES if name in features) or "-"),
+        "architecture": device["architecture"],
+        "cores": device["cores"] and f"{device['cores']}, of which usable: {device['usable_cores'] or 'not known'}",
+        "memory": device["memory_bytes"] and _mib(device["memory_bytes"]),
+        "OS": f"{device['os']}, kernel {device['kernel']}",
+        "Python": device["python"],
+        "packages": ", ".join(f"{name} {version}" for name, version in device["packages"].items()),
+    }
+    keys = {"board": "board", "CPU": "cpu_model", "instruction sets": "cpu_features", "cores": "cores"}
+    keys["memory"] = "memory_bytes"
+    rows = [(name, str(value or _why(device, keys[name]))) for name, value in facts.items()]
+    return "## Device\n\n" + _table(("", ""), rows) + "\n\n" + _conditions(report)
+
+
+def _conditions(report: Report) -> str:
+    before, after = report["conditions"]["before"], report["conditions"]["after"]
+    shown = {
+        "temperature_c": ("temperature", lambda value: f"{value:.1f} °C"),
+        "clocks": ("clocks", _clocks),
+        "arm_clock_mhz": ("Arm clock (firmware)", lambda value: f"{value:.0f} MHz"),
+        "throttled_bits": ("throttle bits (firmware)", _throttled),
+        "load_average_1min": ("load average, 1 min", lambda value: f"{value:.2f}"),
+        "memory_available_bytes": ("memory available", _mib),
+    }
+    rows = []
+    for key, (name, show) in shown.items():
+        states = (before, after)
+        rows.append((name, *(_why(state, key) if state[key] is None else show(state[key]) for state in states)))
+    return _table(("", "before", "after"), rows)
+
+
+def _configuration(report: Report) -> str:
+    command = measure_command(report["bundle"]["folder"], report["configuration"])
+    return f"## To repeat it\n\n```\n{command}\n```"
+
+
+def _definitions(report: Report) -> str:
+    return "## Definitions\n\n" + _bullets(f"`{name}`: {text}" for name, text in report["definitions"].items())
+
+
+def _clocks(policies: list[dict[str, Any]]) -> str:
+    return "; ".join(
+        f"CPUs {policy['cpus']}: {policy['current_mhz']:.0f} of {policy['full_mhz']:.0f} MHz, {policy['governor']}"
+        for policy in policies
+    )
+
+
+def _throttled(bits: int) -> str:
+    names = [name for bit, name in NOW.items() if bits >> bit & 1]
+    names += [f"{name} since boot" for bit, name in SINCE_BOOT.items() if bits >> bit & 1]
+    return f"{bits:#x} ({', '.join(names) or 'none'})"
+
+
+def _median(summary: Summary) -> str:
+    """The median, and a mark if the series spreads too far."""
+    cv = summary["cv"]
+    return _number(summary["p50"]) + (" (!)" if cv is not None and cv > MAX_CV else "")
+
+
+def _ratio(summary: Summary) -> str:
+    """The median and the spread of ratios."""
+    return f"{summary['p50']:.2f} ({summary['min']:.2f} to {summary['max']:.2f})"
+
+
+def _number(value: float) -> str:
+    """Two decimals below 100, one below 1000, none above."""
+    return f"{value:.{2 if value < 100 else 1 if value < 1000 else 0}f}"
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:.0f} MiB"
+
+
+def _why(readings: dict[str, Any], key: str) -> str:
+    return f"not readable: {readings['unreadable'][key]}"
+
+
+def _bullets(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    cells = [header, ["---"] * len(header), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)

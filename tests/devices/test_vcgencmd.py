@@ -1,0 +1,48 @@
+"""What the firmware answers, and what becomes of it when it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgepipe.devices import vcgencmd as firmware
+from edgepipe.devices.readings import Unreadable
+
+# Answers of a Raspberry Pi 5, in the words of its firmware.
+RASPBERRY_PI_5 = """
+case "$*" in
+  measure_temp) echo "temp=61.5'C" ;;
+  "measure_clock arm") echo "frequency(0)=2400033792" ;;
+  get_throttled) echo "throttled=0x50005" ;;
+  *) echo "error=1 error_msg=\\"Command not registered\\"" ;;
+esac
+"""
+
+
+def test_answers_are_read(vcgencmd) -> None:
+    vcgencmd(RASPBERRY_PI_5)
+    assert firmware.temperature_c() == 61.5
+    assert firmware.arm_clock_mhz() == pytest.approx(2400.033792)
+    bits = firmware.throttled_bits()
+    assert [name for bit, name in firmware.NOW.items() if bits >> bit & 1] == ["under-voltage", "throttled"]
+    assert [bit for bit in firmware.SINCE_BOOT if bits >> bit & 1] == [16, 18]
+
+
+def test_a_machine_without_it_says_so() -> None:
+    with pytest.raises(Unreadable, match="not on PATH"):
+        firmware.temperature_c()
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo 'VCHI initialization failed' >&2; exit 255", "exit code 255.*VCHI initialization failed"),
+        ("echo 'error=1 error_msg=\"Command not registered\"'", "Command not registered"),
+        ("exit 0", "it said nothing"),
+        ("exec sleep 30", "did not answer within"),
+    ],
+)
+def test_a_failure_is_a_reason(vcgencmd, monkeypatch: pytest.MonkeyPatch, script: str, reason: str) -> None:
+    monkeypatch.setattr(firmware, "TIMEOUT_S", 0.2 if "sleep" in script else 5)
+    vcgencmd(script)
+    with pytest.raises(Unreadable, match=reason):
+        firmware.throttled_bits()
