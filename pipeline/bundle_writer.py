@@ -86,21 +86,23 @@ def check_destination(destination: Path, force: bool) -> None:
         return
     if not destination.is_dir():
         raise BundleError(f"{destination} is a file: give the name of a new folder")
-    content = {path.relative_to(destination).as_posix() for path in destination.rglob("*") if not path.is_dir()}
-    if content and MANIFEST not in content:
+    empty = not any(destination.iterdir())
+    manifest = destination / MANIFEST
+    if not empty and not manifest.is_file():
         raise BundleError(f"{destination} exists and is no bundle: give the name of a new folder")
     if not force:
         raise BundleError(f"{destination} exists: give another name, or --force to replace it")
-    if content:
-        try:
-            own = {MANIFEST, CHECKSUMS, *json.loads((destination / MANIFEST).read_bytes())["files"]}
-        except (ValueError, KeyError, TypeError) as error:
-            raise BundleError(
-                f"{destination / MANIFEST} cannot be read, so it is not certain that the folder is a bundle: "
-                "remove it yourself"
-            ) from error
-        if foreign := sorted(content - own):
-            raise BundleError(f"{destination} also holds {foreign[0]}, which is no part of the bundle: move it away")
+    if empty:
+        return
+    try:
+        own = {MANIFEST, CHECKSUMS, *json.loads(manifest.read_bytes())["files"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise BundleError(
+            f"{manifest} cannot be read, so it is not certain that the folder is a bundle: remove it yourself"
+        ) from error
+    found = {path.relative_to(destination).as_posix() for path in destination.rglob("*") if not path.is_dir()}
+    if foreign := sorted(found - own):
+        raise BundleError(f"{destination} also holds {foreign[0]}, which is no part of the bundle: move it away")
 
 
 def bundle_id(files: dict[str, dict[str, Any]]) -> str:
