@@ -42,6 +42,8 @@ def _ask(command: str, pattern: str, *arguments: str) -> str:
         )
     except subprocess.TimeoutExpired:
         raise Unreadable(f"{asked} did not answer within {TIMEOUT_S} s") from None
+    except OSError as error:
+        raise Unreadable(f"{asked} cannot be run: {error.strerror}") from None
     found = re.search(pattern, answer.stdout)
     if answer.returncode or found is None:
         said = " ".join((answer.stderr or answer.stdout).split())[:120]

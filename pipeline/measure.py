@@ -113,14 +113,15 @@ class _Measurement:
         device = device_facts()
         before, begin, process_begin = device_conditions(), perf_counter_ns(), process_time()
 
-        load_ms = self._load()
+        first_load_ms = self._load_ms()
         warm = {(length, False): self._warm_up(length, plain=False) for length in plan.prompt_lengths}
-        # The warm-ups have been through everything that is measured but for the baseline, which is not yet loaded.
+        # The warm-ups have been through everything but the baseline, which, like the later loads, would add to it.
         memory = read_all({"peak_rss_bytes": peak_rss_bytes})
         if plan.against:
             warm |= {(length, True): self._warm_up(length, plain=True) for length in plan.prompt_lengths}
         prompts = [self._prompt(length, warm) for length in plan.prompt_lengths]
         cost_curve = self._cost_curve()
+        load_ms = _series([first_load_ms], [self._load_ms() for _ in range(plan.repeats)])
 
         conditions = Conditions(
             before=before,
@@ -128,7 +129,7 @@ class _Measurement:
             elapsed_s=(perf_counter_ns() - begin) / 1e9,
             process_core_s=process_time() - process_begin,
         )
-        gates = judge(_series(load_ms, prompts, cost_curve), conditions, device["cores"])
+        gates = judge(_timed_series(load_ms, prompts, cost_curve), conditions, device["cores"])
         return Report(
             schema_version=SCHEMA_VERSION,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -163,18 +164,14 @@ class _Measurement:
                 "at once (--chunk)"
             )
 
-    def _load(self) -> Series:
-        """Load everything afresh, again and again; the last load is the one that is measured with."""
-        total = max(self.plan.prompt_lengths) + self.plan.new_tokens
-        times = []
-        for _ in range(self.plan.warmup + self.plan.repeats):
-            self.progress("load")
-            del self.session
-            begin = perf_counter_ns()
-            self.session = Session(self.bundle, self.options)
-            self.session.decoder(total)
-            times.append((perf_counter_ns() - begin) / 1e6)
-        return self._split(times)
+    def _load_ms(self) -> float:
+        """Load tokenizer, engines and caches afresh; the session before is dropped first."""
+        self.progress("load")
+        del self.session
+        begin = perf_counter_ns()
+        self.session = Session(self.bundle, self.options)
+        self.session.decoder(max(self.plan.prompt_lengths) + self.plan.new_tokens)
+        return (perf_counter_ns() - begin) / 1e6
 
     def _warm_up(self, length: int, *, plain: bool) -> list[Timing]:
         self.progress(f"prompt of {length}: warm-up{' of plain' if plain else ''}")
@@ -214,7 +211,10 @@ class _Measurement:
         )
         following = self.tokens[length : length + self.plan.max_width]
         times = time_widths(target, self.tokens[:length], following, self.plan.warmup, self.plan.repeats)
-        series = {width: self._split([time / 1e6 for time in taken]) for width, taken in times.items()}
+        series = {}
+        for width, taken in times.items():
+            taken_ms = [time / 1e6 for time in taken]
+            series[width] = _series(taken_ms[: self.plan.warmup], taken_ms[self.plan.warmup :])
         one = series[1]["statistics"]["p50"]
         return CostCurve(
             prompt_tokens=length,
@@ -223,10 +223,6 @@ class _Measurement:
                 for width, entry in series.items()
             ],
         )
-
-    def _split(self, times_ms: list[float]) -> Series:
-        warmup, samples = times_ms[: self.plan.warmup], times_ms[self.plan.warmup :]
-        return Series(warmup=warmup, samples=samples, statistics=summarise(samples))
 
     def _bundle_facts(self) -> dict[str, Any]:
         manifest = self.bundle.manifest
@@ -253,7 +249,11 @@ def _read(path: Path) -> str:
         raise RecipeError(f"{path} is not UTF-8 text ({error.reason}): give a --file that is") from error
 
 
-def _series(load_ms: Series, prompts: Sequence[Prompt], cost_curve: CostCurve) -> dict[str, Summary]:
+def _series(warmup: list[float], samples: list[float]) -> Series:
+    return Series(warmup=warmup, samples=samples, statistics=summarise(samples))
+
+
+def _timed_series(load_ms: Series, prompts: Sequence[Prompt], cost_curve: CostCurve) -> dict[str, Summary]:
     """The series that the gates look at, by name. Rounds differ by nature, and rates are times turned over."""
     series = {"load": load_ms["statistics"]}
     for prompt in prompts:

@@ -13,7 +13,7 @@ from edgepipe.pipeline.statistics import Summary
 SCHEMA_VERSION = 1
 
 DEFINITIONS = {
-    "load_ms": "from an opened bundle to tokenizer, engines and caches ready; the first load, as warm-up, kept apart",
+    "load_ms": "from an opened bundle to tokenizer, engines and caches ready; the first is kept apart",
     "ttft_ms": "time to first token: from the start of the prefill to the first token chosen; tokenising apart",
     "prefill_tokens_per_s": "tokens of the prompt / time that feeding them took",
     "tpot_ms": "time per output token: (t_last - t_first) / (N - 1) over the N tokens emitted; stop tokens are ignored",

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
 import pytest
 
 from edgepipe.devices.cpu import clocks, cpu_features, cpu_model
 from edgepipe.devices.readings import Unreadable
+
+Tree = Callable[[Mapping[str, str]], Path]
 
 X86 = """\
 processor\t: 0
@@ -39,20 +44,20 @@ def arm(*cores: tuple[str, str, str]) -> str:
     )
 
 
-def test_x86(tree) -> None:
+def test_x86(tree: Tree) -> None:
     root = tree({"proc/cpuinfo": X86})
     assert cpu_model(root) == "Intel(R) N100"
     assert cpu_features(root) == ["avx2", "avx_vnni", "fma", "fpu", "sse2"]
 
 
-def test_raspberry_pi_5(tree) -> None:
+def test_raspberry_pi_5(tree: Tree) -> None:
     board = "Revision\t: d04170\nSerial\t\t: 0000\nModel\t\t: Raspberry Pi 5 Model B Rev 1.0\n"
     root = tree({"proc/cpuinfo": arm(*[("0x41", "0xd0b", "fp asimd asimddp")] * 4) + board})
     assert cpu_model(root) == "4 x Cortex-A76"
     assert cpu_features(root) == ["asimd", "asimddp", "fp"]
 
 
-def test_a_phone_has_cores_of_several_types_and_their_common_features(tree) -> None:
+def test_a_phone_has_cores_of_several_types_and_their_common_features(tree: Tree) -> None:
     little, big = ("0x41", "0xd05", "fp asimd"), ("0x41", "0xd44", "fp asimd i8mm")
     unknown = ("0x51", "0x001", "fp asimd i8mm")
     root = tree({"proc/cpuinfo": arm(*[little] * 4, big, unknown)})
@@ -60,12 +65,12 @@ def test_a_phone_has_cores_of_several_types_and_their_common_features(tree) -> N
     assert cpu_features(root) == ["asimd", "fp"]
 
 
-def test_an_arm_kernel_that_says_only_armv7_processor_is_not_believed(tree) -> None:
+def test_an_arm_kernel_that_says_only_armv7_processor_is_not_believed(tree: Tree) -> None:
     core = arm(("0x41", "0xd08", "neon")).replace("BogoMIPS", "model name\t: ARMv7 Processor rev 3 (v7l)\nBogoMIPS")
     assert cpu_model(tree({"proc/cpuinfo": core})) == "1 x Cortex-A72"
 
 
-def test_an_unhelpful_cpuinfo_is_a_reason(tree) -> None:
+def test_an_unhelpful_cpuinfo_is_a_reason(tree: Tree) -> None:
     root = tree({"proc/cpuinfo": "processor\t: 0\nhart\t: 0\n"})
     with pytest.raises(Unreadable, match="names neither a model nor CPU parts"):
         cpu_model(root)
@@ -82,7 +87,7 @@ def policy(number: int, cpus: str, current: int, allowed: int, most: int, **more
     return {f"{CPUFREQ}/policy{number}/{name}": f"{value}\n" for name, value in files.items()}
 
 
-def test_clocks_of_all_groups_in_order(tree) -> None:
+def test_clocks_of_all_groups_in_order(tree: Tree) -> None:
     offline = policy(4, "", 0, 1, 1)
     root = tree(policy(10, "10", 2900000, 2800000, 3000000) | policy(0, "0 1", 600000, 1800000, 1800000) | offline)
     assert clocks(root) == [
@@ -104,6 +109,6 @@ def test_clocks_of_all_groups_in_order(tree) -> None:
 
 
 @pytest.mark.parametrize(("allowed", "full_mhz"), [(4700000, 2100.0), (1500000, 1500.0)])
-def test_a_turbo_clock_is_no_full_clock(tree, allowed: int, full_mhz: float) -> None:
+def test_a_turbo_clock_is_no_full_clock(tree: Tree, allowed: int, full_mhz: float) -> None:
     root = tree(policy(0, "0", 1400000, allowed, 4700000, base_frequency=2100000))
     assert clocks(root)[0]["full_mhz"] == full_mhz

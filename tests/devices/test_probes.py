@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,8 @@ import pytest
 
 from edgepipe.devices import probes
 from edgepipe.devices.probes import device_conditions, device_facts, peak_rss_bytes
+
+Tree = Callable[[Mapping[str, str]], Path]
 
 FACTS = {
     *("board", "cpu_model", "cpu_features", "architecture", "cores", "usable_cores", "memory_bytes"),
@@ -41,7 +44,7 @@ RASPBERRY_PI = {
 }
 
 
-def test_facts_of_a_raspberry_pi(tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_facts_of_a_raspberry_pi(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     facts = device_facts(tree(RASPBERRY_PI))
     assert set(facts) == FACTS
@@ -53,7 +56,7 @@ def test_facts_of_a_raspberry_pi(tree, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cpu_model" not in facts["unreadable"]
 
 
-def test_conditions_of_a_raspberry_pi(tree) -> None:
+def test_conditions_of_a_raspberry_pi(tree: Tree) -> None:
     conditions = device_conditions(tree(RASPBERRY_PI))
     assert set(conditions) == CONDITIONS
     assert conditions["temperature_c"] == 48.312
@@ -65,7 +68,7 @@ def test_conditions_of_a_raspberry_pi(tree) -> None:
     assert set(conditions["unreadable"]) == {"arm_clock_mhz", "throttled_bits"}
 
 
-def test_the_firmware_knows_the_temperature_better(tree, vcgencmd) -> None:
+def test_the_firmware_knows_the_temperature_better(tree: Tree, vcgencmd: Callable[[str], None]) -> None:
     vcgencmd("""echo "temp=50.1'C" """)
     assert device_conditions(tree(RASPBERRY_PI))["temperature_c"] == 50.1
 
@@ -93,13 +96,13 @@ def test_an_empty_machine_gives_nulls_with_reasons(tmp_path: Path) -> None:
         ("sys/devices/system/cpu/cpufreq/policy0/scaling_cur_freq", "<unknown>\n", "clocks"),
     ],
 )
-def test_a_file_of_unknown_form_costs_its_reading_only(tree, name: str, text: str, reading: str) -> None:
+def test_a_file_of_unknown_form_costs_its_reading_only(tree: Tree, name: str, text: str, reading: str) -> None:
     conditions = device_conditions(tree(RASPBERRY_PI | {name: text}))
     assert conditions[reading] is None
     assert set(conditions["unreadable"]) == {"arm_clock_mhz", "throttled_bits", reading}
 
 
-def test_denied_files_of_a_phone_are_reasons(tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_denied_files_of_a_phone_are_reasons(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Android denies an app /proc/stat, /proc/loadavg and much of /sys."""
     root = tree(RASPBERRY_PI)
     read_text, iterdir = Path.read_text, Path.iterdir
@@ -117,7 +120,7 @@ def test_denied_files_of_a_phone_are_reasons(tree, monkeypatch: pytest.MonkeyPat
     assert conditions["memory_available_bytes"] is not None
 
 
-def test_a_phone_names_itself(tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_phone_names_itself(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     phone = SimpleNamespace(release="14", api_level=34, manufacturer="Google", model="Pixel 8")
     monkeypatch.setattr(sys, "platform", "android")
     monkeypatch.setattr(probes.platform, "android_ver", lambda: phone, raising=False)
@@ -135,12 +138,12 @@ def zones(**zones: str) -> dict[str, str]:
     return files
 
 
-def test_the_hottest_zone_of_the_processor_counts(tree) -> None:
+def test_the_hottest_zone_of_the_processor_counts(tree: Tree) -> None:
     root = tree(zones(battery="61000", cpu_0_0="45000", cpu_1_0="52500", broken="", cpu_1_1="49000"))
     assert device_conditions(root)["temperature_c"] == 52.5
 
 
-def test_a_battery_is_no_processor(tree) -> None:
+def test_a_battery_is_no_processor(tree: Tree) -> None:
     conditions = device_conditions(tree(zones(battery="31000", skin="33000")))
     assert conditions["temperature_c"] is None
     assert "found battery, skin" in conditions["unreadable"]["temperature_c"]

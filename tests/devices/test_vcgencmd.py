@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from edgepipe.devices import vcgencmd as firmware
 from edgepipe.devices.readings import Unreadable
+
+Vcgencmd = Callable[[str], None]
 
 # Answers of a Raspberry Pi 5, in the words of its firmware.
 RASPBERRY_PI_5 = """
@@ -18,7 +23,7 @@ esac
 """
 
 
-def test_answers_are_read(vcgencmd) -> None:
+def test_answers_are_read(vcgencmd: Vcgencmd) -> None:
     vcgencmd(RASPBERRY_PI_5)
     assert firmware.temperature_c() == 61.5
     assert firmware.arm_clock_mhz() == pytest.approx(2400.033792)
@@ -41,8 +46,15 @@ def test_a_machine_without_it_says_so() -> None:
         ("exec sleep 30", "did not answer within"),
     ],
 )
-def test_a_failure_is_a_reason(vcgencmd, monkeypatch: pytest.MonkeyPatch, script: str, reason: str) -> None:
+def test_a_failure_is_a_reason(vcgencmd: Vcgencmd, monkeypatch: pytest.MonkeyPatch, script: str, reason: str) -> None:
     monkeypatch.setattr(firmware, "TIMEOUT_S", 0.2 if "sleep" in script else 5)
     vcgencmd(script)
     with pytest.raises(Unreadable, match=reason):
         firmware.throttled_bits()
+
+
+def test_a_program_of_another_machine_is_a_reason(vcgencmd: Vcgencmd, tmp_path: Path) -> None:
+    vcgencmd("")
+    (tmp_path / "bin" / "vcgencmd").write_bytes(b"\x7fELF\0not for this machine")
+    with pytest.raises(Unreadable, match="cannot be run: Exec format error"):
+        firmware.temperature_c()
