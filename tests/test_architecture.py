@@ -31,14 +31,7 @@ print(json.dumps([name for name in watched if name in sys.modules]), file=sys.st
 # Import every module of a package while packages that a device lacks cannot be imported.
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys
-absent = set(json.loads(sys.argv[1]))
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in absent:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Absent())
+sys.modules.update(dict.fromkeys(json.loads(sys.argv[1])))
 for root in ("edgepipe.runtimes", "edgepipe.devices"):
     package = importlib.import_module(root)
     for module in pkgutil.walk_packages(package.__path__, root + "."):

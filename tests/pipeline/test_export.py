@@ -32,15 +32,8 @@ TinyModel = Callable[..., Path]
 # Runs `edgepipe` as on a device: what only a workstation has cannot be imported.
 ON_DEVICE = """
 import sys
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {
-            "torch", "transformers", "onnx", "tokenizers", "gguf", "optimum", "safetensors", "huggingface_hub", "scipy"
-        }:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Absent())
+absent = "torch transformers onnx tokenizers gguf optimum safetensors sentencepiece huggingface_hub scipy"
+sys.modules.update(dict.fromkeys(absent.split()))
 from edgepipe.pipeline.cli import main
 main(sys.argv[1:])
 """
