@@ -24,10 +24,11 @@ def inverse_frequencies(rope: RopeSpec, head_dim: int) -> np.ndarray:
     return frequencies
 
 
-def cos_sin_tables(spec: DecoderSpec, num_positions: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cosine and sine of every position's rotation.
+def cos_sin_tables(spec: DecoderSpec, num_positions: int, first: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Cosine and sine of the rotation of every position from ``first`` on.
 
     Returns two float32 arrays ``[num_positions, head_dim / 2]``, the layout GroupQueryAttention reads.
     """
-    angles = np.outer(np.arange(num_positions, dtype=np.float64), inverse_frequencies(spec.rope, spec.head_dim))
+    positions = np.arange(first, first + num_positions, dtype=np.float64)
+    angles = np.outer(positions, inverse_frequencies(spec.rope, spec.head_dim))
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)

@@ -47,8 +47,6 @@ class OnnxDecoder:
         self._check(model)
         self._bindings: WeakKeyDictionary[KVCache, _Binding] = WeakKeyDictionary()
         self._logits = np.empty((0, spec.vocab_size), np.float32)
-        self._tables = (np.empty((0, 0), np.float32),) * 2
-        self._table_rows = spec.context_length
 
     def _check(self, model: Path) -> None:
         """The graph must have this engine's inputs and outputs, and ``spec``'s shape."""
@@ -77,15 +75,10 @@ class OnnxDecoder:
             self._logits = np.empty((rows, self.spec.vocab_size), np.float32)
         first = cache.next_position + cache.pending
         binding = self._binding(cache)
-        if first + width > self._table_rows:
-            self._lengthen_tables(first + width)
-        if self._table_rows > self.spec.context_length:
-            binding.feed("cos_cache", self._tables[0])
-            binding.feed("sin_cache", self._tables[1])
-
+        row = first - binding.slide_tables(first, width)
         binding.feed("input_ids", np.asarray(tokens, np.int64).reshape(1, width))
         binding.feed("attention_mask", binding.ones[:, : cache.used + width])
-        binding.feed("position_ids", np.arange(first, first + width, dtype=np.int64).reshape(1, width))
+        binding.feed("position_ids", np.arange(row, row + width, dtype=np.int64).reshape(1, width))
         binding.feed("logits_from", np.array([width - rows], np.int64))
         logits = self._logits[:rows]
         binding.fetch("logits", logits[None])
@@ -102,27 +95,36 @@ class OnnxDecoder:
         if (cache.mass is not None) != self.scored:
             raise ValueError("a scored cache needs the scored graph, and a plain cache the plain one")
         if cache not in self._bindings:
-            self._bindings[cache] = _Binding(self.session, cache)
+            self._bindings[cache] = _Binding(self.session, self.spec, cache)
         return self._bindings[cache]
-
-    def _lengthen_tables(self, positions: int) -> None:
-        """RoPE tables for positions beyond the model's context, which an evicting policy may reach."""
-        while self._table_rows < positions:
-            self._table_rows *= 2
-        self._tables = cos_sin_tables(self.spec, self._table_rows)
 
 
 class _Binding:
     """One cache bound to one session: past and present share the cache's buffer, so rows are written in place."""
 
-    def __init__(self, session: ort.InferenceSession, cache: KVCache) -> None:
+    def __init__(self, session: ort.InferenceSession, spec: DecoderSpec, cache: KVCache) -> None:
         self.io = session.io_binding()
+        self.spec = spec
         self.ones = np.ones((1, cache.capacity), np.int64)
+        self._table = range(spec.context_length)  # positions in the RoPE tables, at first the graph's own
         self._inputs: dict[str, np.ndarray] = {}
         for layer, (keys, values) in enumerate(cache.rows):
             for kind, rows in (("key", keys[None]), ("value", values[None])):
                 self.feed(f"past_key_values.{layer}.{kind}", rows)
                 self.fetch(f"present.{layer}.{kind}", rows)
+
+    def slide_tables(self, first: int, width: int) -> int:
+        """See that the RoPE tables hold ``width`` positions from ``first`` on; returns the position of their row 0.
+
+        An evicting policy may go beyond the model's context. Tables as long as the cache then move along with the
+        text, so that their memory does not grow with it.
+        """
+        if first < self._table.start or first + width > self._table.stop:
+            self._table = range(first, first + self.ones.shape[1])
+            cosines, sines = cos_sin_tables(self.spec, len(self._table), first)
+            self.feed("cos_cache", cosines)
+            self.feed("sin_cache", sines)
+        return self._table.start
 
     def feed(self, name: str, array: np.ndarray) -> None:
         """Bind an input to the memory of ``array``, which is kept alive until it is bound anew."""
