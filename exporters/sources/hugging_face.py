@@ -138,10 +138,10 @@ class HuggingFaceWeights(DecoderWeights):
 def _read_config(folder: Path, name: str) -> tuple[PreTrainedConfig, str]:
     path = folder / "config.json"
     try:
-        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        fields = _read_object(path)
     except FileNotFoundError:
         raise EdgepipeError(f"no config.json in {folder}: expected a model in Hugging Face's layout") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, OSError) as error:
+    except (ValueError, OSError) as error:
         raise UnsupportedModel(f"{path} cannot be read: {one_line(error)}") from error
     architecture = supported_architecture(fields, name)
     try:
@@ -150,12 +150,18 @@ def _read_config(folder: Path, name: str) -> tuple[PreTrainedConfig, str]:
         raise UnsupportedModel(f"transformers cannot read {path}: {one_line(error)}") from error
 
 
+def _read_object(path: Path) -> dict[str, Any]:
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(fields, dict):
+        raise ValueError(f"expected a JSON object, found a {type(fields).__name__}")
+    return fields
+
+
 def _generation_eos(folder: Path) -> tuple[int, ...] | None:
     """The end tokens of generation_config.json, None when it names none."""
     try:
-        fields = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
-        return token_ids(fields.get("eos_token_id")) or None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+        return token_ids(_read_object(folder / "generation_config.json").get("eos_token_id")) or None
+    except (OSError, ValueError):
         return None
 
 
@@ -164,23 +170,21 @@ def _locate_tensors(folder: Path, name: str) -> dict[str, Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
-            weight_map: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
+            shards = {tensor: folder / shard for tensor, shard in _read_object(index)["weight_map"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UnsupportedModel(f"{index} is damaged: {one_line(error)}; download it again") from error
-        for shard in sorted(set(weight_map.values())):
-            if not (folder / shard).is_file():
-                raise UnsupportedModel(f"{name} lacks its shard {shard}: expected it in {folder}")
-        return {tensor: folder / shard for tensor, shard in weight_map.items()}
+        for shard in sorted(set(shards.values())):
+            if not shard.is_file():
+                raise UnsupportedModel(f"{name} lacks its shard {shard.name}: {index} names it; download it again")
+        return shards
     whole = folder / "model.safetensors"
     if whole.is_file():
         with _open(whole) as file:
             return dict.fromkeys(file.keys(), whole)
-    if any(folder.glob("*.bin")) or any(folder.glob("*.pt*")):
-        raise UnsupportedModel(
-            f"{name} has only pickled weights, which are never loaded: convert them to safetensors with "
-            "save_pretrained of transformers"
-        )
-    raise UnsupportedModel(f"{name} has no weights: expected model.safetensors in {folder}")
+    raise UnsupportedModel(
+        f"{name} has no model.safetensors in {folder}: pickled weights are never loaded, "
+        "convert them with save_pretrained of transformers"
+    )
 
 
 def _open(path: Path) -> safe_open:
