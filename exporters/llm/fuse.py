@@ -1,0 +1,50 @@
+"""Stacking quantised matrices row upon row without changing a single dequantised value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from edgepipe.exporters.llm.quantize import QuantizedMatrix, pack, unpack
+
+
+def fuse(parts: Sequence[QuantizedMatrix]) -> QuantizedMatrix:
+    """Matrices ``[N_i, K]`` of one block size as one ``[sum N_i, K]``.
+
+    4-bit parts are widened when another has 8 bits; parts without zero points get explicit ones when another has some.
+    Either way ``fuse(parts).dequantize()`` equals the stacked ``dequantize()`` of the parts bit for bit.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    if len({(part.block_size, part.columns) for part in parts}) != 1:
+        raise ValueError("only matrices of one width and one block size can be fused")
+    if len({part.bits for part in parts}) > 1:
+        parts = [_widened(part) for part in parts]
+    if any(part.zero_points is not None for part in parts):
+        parts = [_with_zero_points(part) for part in parts]
+    return replace(
+        parts[0],
+        packed=np.concatenate([part.packed for part in parts]),
+        scales=np.concatenate([part.scales for part in parts]),
+        zero_points=None if parts[0].zero_points is None else np.concatenate([part.zero_points for part in parts]),
+    )
+
+
+def _widened(part: QuantizedMatrix) -> QuantizedMatrix:
+    """The same matrix in 8 bits: codes keep their distance from the zero point."""
+    if part.bits == 8:
+        return part
+    codes = unpack(part.packed, part.bits)
+    if part.zero_points is None:
+        return replace(part, bits=8, packed=codes + np.uint8(128 - 8))
+    blocks = part.scales.shape[1]
+    return replace(part, bits=8, packed=codes, zero_points=unpack(part.zero_points, part.bits)[:, :blocks])
+
+
+def _with_zero_points(part: QuantizedMatrix) -> QuantizedMatrix:
+    if part.zero_points is not None:
+        return part
+    middle = np.full(part.scales.shape, 1 << (part.bits - 1), np.uint8)
+    return replace(part, zero_points=pack(middle, part.bits))
