@@ -14,8 +14,8 @@ from edgepipe.runtimes.llm.spec import DecoderSpec
 class OnnxSession:
     """One sequence over one graph; keys and values are written in place into a buffer of ``capacity`` slots.
 
-    ``spec`` and ``precisions`` (of the parts) are read from the graph's metadata. ``length`` is the number of tokens
-    fed so far; set it back to forget the last ones.
+    ``spec`` is read from the graph's metadata. ``length`` is the number of tokens fed so far; set it back to forget
+    the last ones.
     """
 
     def __init__(self, model: Path, capacity: int, threads: int = 0) -> None:
@@ -27,7 +27,6 @@ class OnnxSession:
         self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         metadata = self._session.get_modelmeta().custom_metadata_map
         self.spec = spec = DecoderSpec.from_json(json.loads(metadata["edgepipe.spec"]))
-        self.precisions = set(json.loads(metadata["edgepipe.precision"]).values())
         self._binding = self._session.io_binding()
         self._outputs = [output.name for output in self._session.get_outputs() if "present" not in output.name]
         # The binding keeps no reference to the arrays it reads.
