@@ -97,7 +97,7 @@ def save_gguf_tokenizer(
     elif model == "llama":
         _restore_sentencepiece(tokenizer.backend_tokenizer, fields.get("tokenizer.ggml.add_space_prefix", True))
     tokenizer.save_pretrained(folder)
-    _let_tokenizer_json_decide(folder / "tokenizer_config.json")
+    _complete_tokenizer_config(folder / "tokenizer_config.json", tokenizer.add_bos_token, tokenizer.add_eos_token)
 
     # Older readers know "torch_dtype" and "rope_theta" where transformers 5 writes "dtype" and "rope_parameters".
     saved = {key: value for key, value in config.to_diff_dict().items() if not key.startswith("_") and key != "dtype"}
@@ -131,10 +131,13 @@ def _restore_sentencepiece(tokenizer: Tokenizer, space_prefix: bool) -> None:
     tokenizer.decoder = decoders.Sequence(steps)
 
 
-def _let_tokenizer_json_decide(path: Path) -> None:
-    """Name the class that takes tokenizer.json as it is; those of single models put their own rules in its place."""
+def _complete_tokenizer_config(path: Path, add_bos: bool, add_eos: bool) -> None:
+    """State what transformers leaves out, and name the class that takes tokenizer.json as it is.
+
+    Classes of single models put their own rules in its place.
+    """
     fields = json.loads(path.read_text(encoding="utf-8"))
     for key in ("is_local", "local_files_only", "backend"):  # how it was loaded here
         fields.pop(key, None)
-    fields["tokenizer_class"] = "PreTrainedTokenizerFast"
+    fields |= {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": add_bos, "add_eos_token": add_eos}
     path.write_text(json.dumps(fields, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -152,6 +152,7 @@ def test_llama3_begins_with_the_begin_token_unless_told_not_to(
     tokenizer = save(path, tmp_path / "saved")
     ids = tokenizer("dog")["input_ids"]
     assert (ids[0] == tokenizer.bos_token_id) == begins
+    assert json.loads((tmp_path / "saved" / "tokenizer_config.json").read_text())["add_bos_token"] == begins
     assert tokenizer.backend_tokenizer.encode("dog").ids == ids  # tokenizer.json alone says so too
     assert tokenizer.decode(ids, skip_special_tokens=True) == "dog"
 
