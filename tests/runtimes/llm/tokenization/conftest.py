@@ -27,13 +27,14 @@ CORPUS = [
 ]
 SPECIAL = ["<unk>", "<s>", "</s>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN2 = LLAMA3.replace("{1,3}", "")
 CL100K = (
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+    r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
 )
 O200K = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
@@ -53,6 +54,11 @@ class Pair:
     folder: Path
     ours: Tokenizer
     theirs: Any
+
+    def decode_alike(self, ids: list[int]) -> bool:
+        """Whether decoding starts from the same spelling: normalized tokens had another before `tokenizers` 0.23."""
+        known = [id for id in ids if id < self.ours.vocab_size]
+        return all(self.theirs.id_to_token(id) == self.ours.piece(id, False) for id in known)
 
 
 def _byte_level(*before: Any, **options: Any) -> dict[str, Any]:
@@ -75,11 +81,13 @@ def _split(pattern: str, behavior: str = "isolated") -> Any:
 def _begin_with(token: str) -> Any:
     from tokenizers.processors import TemplateProcessing
 
-    return TemplateProcessing(single=f"{token} $A", pair=f"{token} $A {token} $B", special_tokens=[(token, SPECIAL.index(token))])
+    return TemplateProcessing(
+        single=f"{token} $A", pair=f"{token} $A {token} $B", special_tokens=[(token, SPECIAL.index(token))]
+    )
 
 
 def _sentencepiece(**changes: Any) -> dict[str, Any]:
-    """Llama 2: no pre-tokenizer (it is trained with one, so that tokens do not reach across words), bytes for what is unknown."""
+    """Llama 2: bytes for what is unknown, no pre-tokenizer (but trained with one: no tokens reach across words)."""
     from tokenizers import decoders, normalizers, pre_tokenizers
 
     return {
@@ -143,8 +151,8 @@ def _styles() -> dict[str, Callable[[], dict[str, Any]]]:
 
 
 STYLES = [
-    "gpt2", "gpt2_prefix_space", "smollm2", "llama3", "qwen2", "cl100k", "o200k", "deepseek", "starcoder_nfkc", "llama2",
-    "llama2_across_words", "llama2_unknown", "llama2_first", "metaspace", "metaspace_never", "gemma", "words",
+    "gpt2", "gpt2_prefix_space", "smollm2", "llama3", "qwen2", "cl100k", "o200k", "deepseek", "starcoder_nfkc",
+    "llama2", "llama2_across_words", "llama2_unknown", "llama2_first", "metaspace", "metaspace_never", "gemma", "words",
 ]  # fmt: skip
 
 
@@ -193,7 +201,11 @@ def _train(
         tokenizer.normalizer, tokenizer.pre_tokenizer = None, train_with
     # Characters seen once are left out of the alphabet, so that there are unknown ones.
     trainer = trainers.BpeTrainer(
-        vocab_size=900, special_tokens=special, initial_alphabet=sorted(alphabet or []), limit_alphabet=300, show_progress=False
+        vocab_size=900,
+        special_tokens=special,
+        initial_alphabet=sorted(alphabet or []),
+        limit_alphabet=300,
+        show_progress=False,
     )
     tokenizer.train_from_iterator(CORPUS * 2, trainer)
     if train_with is not None:
@@ -201,7 +213,9 @@ def _train(
         tokenizer.pre_tokenizer = parts.get("pre_tokenizer")
     tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True), AddedToken("<|pad|>", rstrip=True)])
     tokenizer.add_tokens(["<tool>", AddedToken("Word", single_word=True), AddedToken("  ", normalized=False)])
-    tokenizer.add_tokens([AddedToken("<both>", lstrip=True, rstrip=True, normalized=True), AddedToken("É", normalized=True)])
+    tokenizer.add_tokens(
+        [AddedToken("<both>", lstrip=True, rstrip=True, normalized=True), AddedToken("É", normalized=True)]
+    )
     spec: dict[str, Any] = json.loads(tokenizer.to_str())
     spec["model"].update(model or {})
     byte_tokens = {token["id"]: token for token in spec["added_tokens"] if token["content"].startswith("<0x")}
