@@ -137,36 +137,35 @@ def _search(weight: np.ndarray, bits: int, symmetric: bool) -> tuple[np.ndarray,
             for shift in (np.float32(-1), np.float32(0), np.float32(1))
         ]
 
-    best_gain = np.full(weight.shape[1], -1, np.float32)
-    best_scale = np.zeros_like(best_gain)
-    best_zero = np.zeros_like(best_gain)
+    least = np.full(weight.shape[1], np.inf, np.float32)
+    best_scale = np.zeros_like(least)
+    best_zero = np.zeros_like(least)
+    levels = np.empty_like(weight)
     for scale, zero in candidates:
-        gain, refined = _fit(weight, scale, zero, largest)
-        better = gain > best_gain
-        np.copyto(best_gain, gain, where=better)
-        np.copyto(best_scale, refined, where=better)
+        _round(weight, scale, zero, largest, out=levels)
+        scale = _least_squares(weight, levels)
+        levels *= scale
+        levels -= weight
+        error = np.einsum("kb,kb->b", levels, levels)
+        better = error < least
+        np.copyto(least, error, where=better)
+        np.copyto(best_scale, scale, where=better)
         np.copyto(best_zero, zero, where=better)
 
-    levels = _levels(weight, best_scale, best_zero, largest)
-    _, best_scale = _least_squares(weight, levels)
+    _round(weight, best_scale, best_zero, largest, out=levels)
+    best_scale = _least_squares(weight, levels)
     codes = (levels + best_zero).astype(np.uint8)
     return codes, best_scale * peak, best_zero.astype(np.uint8)
 
 
-def _levels(weight: np.ndarray, scale: np.ndarray, zero: np.ndarray, largest: np.float32) -> np.ndarray:
-    """Codes less zero point of the nearest representable values, as float32."""
-    levels = weight * (1 / np.where(scale == 0, 1, scale))
-    np.rint(levels, out=levels)
-    return np.clip(levels, -zero, largest - zero, out=levels)
+def _round(weight: np.ndarray, scale: np.ndarray, zero: np.ndarray, largest: np.float32, out: np.ndarray) -> None:
+    """Write the codes nearest to ``weight``, less their zero points, as float32."""
+    np.multiply(weight, 1 / np.where(scale == 0, 1, scale), out=out)
+    np.rint(out, out=out)
+    np.clip(out, -zero, largest - zero, out=out)
 
 
-def _least_squares(weight: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The scale that fits ``levels`` best, and the squared error it removes: |w|^2 - |w - scale * levels|^2."""
-    product = np.einsum("kb,kb->b", weight, levels)
+def _least_squares(weight: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """The scale with which ``levels`` come closest to ``weight``, per block."""
     norm = np.einsum("kb,kb->b", levels, levels)
-    scale = product / np.where(norm > 0, norm, 1)
-    return product * scale, scale
-
-
-def _fit(weight: np.ndarray, scale: np.ndarray, zero: np.ndarray, largest: np.float32) -> tuple[np.ndarray, np.ndarray]:
-    return _least_squares(weight, _levels(weight, scale, zero, largest))
+    return np.einsum("kb,kb->b", weight, levels) / np.where(norm > 0, norm, 1)
