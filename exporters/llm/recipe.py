@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from math import inf
 from typing import Literal
 
 from edgepipe.errors import RecipeError
@@ -19,12 +20,22 @@ class Thresholds:
     ``max_abs_logit``: largest difference of any logit. ``min_top1_agreement``: fraction of positions with the same
     most likely token. ``max_mean_kl``: mean KL(source || exported) per position, in nats. ``max_perplexity_ratio``:
     perplexity of the exported decoder over that of the source.
+
+    Raises:
+        RecipeError: a limit is out of its range.
     """
 
     max_abs_logit: float | None = None
     min_top1_agreement: float | None = None
     max_mean_kl: float | None = None
     max_perplexity_ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, limit in asdict(self).items():
+            highest = 1.0 if name == "min_top1_agreement" else inf
+            if limit is not None and not 0 <= limit <= highest:
+                expected = "a number from 0 to 1" if highest == 1 else "0 or more"
+                raise RecipeError(f"{name} is {limit}: expected {expected}")
 
 
 _INT4 = Thresholds(min_top1_agreement=0.75, max_mean_kl=0.25, max_perplexity_ratio=1.25)

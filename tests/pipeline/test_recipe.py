@@ -86,6 +86,18 @@ def test_what_is_written_reads_back(recipe: Recipe) -> None:
             {"target": {"source": "x", "thresholds": {"max_mean_kl": "low"}}},
             "target.thresholds.max_mean_kl is 'low': expected a number",
         ),
+        (
+            {"target": {"source": "x", "thresholds": {"max_abs_logit": -1}}},
+            "target.thresholds.max_abs_logit is -1.0: expected 0 or more",
+        ),
+        (
+            {"target": {"source": "x", "thresholds": {"min_top1_agreement": 97}}},
+            "target.thresholds.min_top1_agreement is 97.0: expected a number from 0 to 1",
+        ),
+        (
+            {"target": {"source": "x", "thresholds": {"max_mean_kl": float("nan")}}},
+            "target.thresholds.max_mean_kl is nan: expected 0 or more",
+        ),
         ({"target": {"source": "x"}, "draft": {"source": []}}, "draft.source is []: expected text in quotes"),
         ({"target": {"source": "x"}, "formats": "onnx"}, "formats is 'onnx': expected a list"),
         ({"target": {"source": "x"}, "formats": ["onyx"]}, "formats has 'onyx': expected onnx"),
