@@ -24,11 +24,17 @@ def fuse(parts: Sequence[QuantizedMatrix]) -> QuantizedMatrix:
         parts = [_widened(part) for part in parts]
     if any(part.zero_points is not None for part in parts):
         parts = [_with_zero_points(part) for part in parts]
+    offsets = None
+    if any(part.offsets is not None for part in parts):
+        offsets = np.concatenate(
+            [np.zeros_like(part.scales) if part.offsets is None else part.offsets for part in parts]
+        )
     return replace(
         parts[0],
         packed=np.concatenate([part.packed for part in parts]),
         scales=np.concatenate([part.scales for part in parts]),
         zero_points=None if parts[0].zero_points is None else np.concatenate([part.zero_points for part in parts]),
+        offsets=offsets,
     )
 
 

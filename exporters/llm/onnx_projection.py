@@ -16,8 +16,10 @@ from edgepipe.exporters.llm.quantize import QuantizedMatrix, quantize
 from edgepipe.exporters.llm.recipe import DecoderRecipe
 from edgepipe.exporters.sources.weights import DecoderWeights
 
-# Elements in a block of GGUF's Q4_0 and Q8_0.
+# Elements in a block that a GGUF file's is carried over in.
 GGUF_BLOCK = 32
+# Types with more than 4 bits a weight that are quantised anew: 4 bits would lose what their file paid for.
+WIDE_GGUF_TYPES = ("Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_1", "Q8_K")
 # The shortest block that the engine's kernels know.
 SMALLEST_BLOCK = 16
 BITS = {"fp32": 32, "int8": 8, "int4": 4}
@@ -34,6 +36,7 @@ class Projection:
     block_size: int = 0
     scales: StoredTensor | None = None
     zero_points: StoredTensor | None = None
+    offsets: StoredTensor | None = None
     bias: StoredTensor | None = None
 
     def linear(self, graph: GraphBuilder, name: str, hidden: str) -> str:
@@ -49,10 +52,10 @@ class Projection:
             )
             return graph.node("Add", [product, bias], name) if bias else product
         operands = [hidden, weight, *self._scales(graph, name), "", bias]
-        return graph.node(
+        product = graph.node(
             "MatMulNBits",
             operands,
-            name,
+            f"{name}.product" if self.offsets else name,
             domain=MICROSOFT,
             K=self.columns,
             N=self.rows,
@@ -60,6 +63,17 @@ class Projection:
             block_size=self.block_size,
             accuracy_level=4,
         )
+        return (
+            graph.node("Add", [product, self._offset_product(graph, name, hidden)], name) if self.offsets else product
+        )
+
+    def _offset_product(self, graph: GraphBuilder, name: str, hidden: str) -> str:
+        """What the blocks' offsets add: every block's sum of ``hidden`` times its offset."""
+        assert self.offsets is not None
+        shape = graph.constant(f"blocks_of_{self.columns}", [0, 0, self.columns // self.block_size, self.block_size])
+        blocks = graph.node("Reshape", [hidden, shape], f"{name}.blocks")
+        sums = graph.node("ReduceSum", [blocks, graph.constant("axis_3", [3])], f"{name}.block_sums", keepdims=0)
+        return graph.node("MatMul", [sums, graph.stored(f"{name}.offsets", self.offsets)], f"{name}.offset_product")
 
     def embedding(self, graph: GraphBuilder, name: str, ids: str) -> str:
         """Rows ``ids``: int64 ``[batch, S]`` to float32 ``[batch, S, columns]``."""
@@ -130,14 +144,14 @@ class ProjectionWriter:
             weight=self.file.append(matrix.packed),
             scales=self.file.append(matrix.scales),
             zero_points=None if matrix.zero_points is None else self.file.append(matrix.zero_points),
+            offsets=None if matrix.offsets is None else self.file.append(np.ascontiguousarray(matrix.offsets.T)),
             bias=bias,
         )
 
     def _quantized(self, tensors: list[str], precision: str, default: str, gathered: bool) -> QuantizedMatrix:
-        kept = {name: matrix for name in tensors if (matrix := self._carried(name, precision)) is not None}
-        bits = max(
-            (matrix.bits for matrix in kept.values()), default=BITS[default if precision == "auto" else precision]
-        )
+        kept = {name: matrix for name in tensors if (matrix := self._carried(name, precision, gathered)) is not None}
+        anew = {self._bits_anew(name, precision, default) for name in tensors if name not in kept}
+        bits = max(anew | {matrix.bits for matrix in kept.values()})
         parts = []
         for name in tensors:
             if name in kept:
@@ -150,13 +164,24 @@ class ProjectionWriter:
             parts.append(quantize(weight, bits, block_size, self.recipe.symmetric))
         return fuse(parts)
 
-    def _carried(self, name: str, precision: str) -> QuantizedMatrix | None:
-        """The source's own blocks, where the recipe leaves the choice open or asks for just that format."""
+    def _carried(self, name: str, precision: str, gathered: bool) -> QuantizedMatrix | None:
+        """The source's own blocks, where the recipe leaves the choice open or asks for just that format.
+
+        The engine's table look-up knows no offsets.
+        """
         matrix = self.weights.quantized(name)
-        if matrix is None or precision == "auto":
+        if matrix is None or (gathered and matrix.offsets is not None):
+            return None
+        if precision == "auto":
             return matrix
         same = matrix.bits == BITS[precision] and matrix.block_size == self.recipe.block_size
-        return matrix if same else None
+        return matrix if same and not (self.recipe.symmetric and matrix.offsets is not None) else None
+
+    def _bits_anew(self, name: str, precision: str, default: str) -> int:
+        """Bits of a tensor that is not carried over."""
+        if precision != "auto":
+            return BITS[precision]
+        return BITS["int8"] if self.weights.gguf_type(name) in WIDE_GGUF_TYPES else BITS[default]
 
     def _block_size(self, columns: int, gathered: bool) -> int:
         """The recipe's block size; for a table, the longest one up to it that fills its rows."""

@@ -25,7 +25,7 @@ _SHRINK = {
 
 @dataclass(frozen=True)
 class QuantizedMatrix:
-    """A matrix ``[N, K]`` in blocks of ``block_size`` along K: ``(code - zero_point) * scale``.
+    """A matrix ``[N, K]`` in blocks of ``block_size`` along K: ``(code - zero_point) * scale + offset``.
 
     The layout of ``com.microsoft.MatMulNBits``; the last block of a row is padded when ``columns`` (K) is no multiple
     of the block size (all padding dequantises to zero).
@@ -33,6 +33,8 @@ class QuantizedMatrix:
     ``packed``: uint8 ``[N, ceil(K / block), block * bits / 8]``; with 4 bits element 2j is in the low nibble of byte j
     and 2j + 1 in the high one. ``scales``: float32 ``[N, ceil(K / block)]``. ``zero_points``: uint8
     ``[N, ceil(ceil(K / block) * bits / 8)]``, packed as the data is, or None for the middle code (8 or 128).
+    ``offsets``: float32 ``[N, ceil(K / block)]`` or None for zeros; formats that store a block's minimum as a float
+    need them, MatMulNBits does not know them.
     """
 
     bits: int
@@ -41,6 +43,7 @@ class QuantizedMatrix:
     scales: np.ndarray
     zero_points: np.ndarray | None
     columns: int
+    offsets: np.ndarray | None = None
 
     def dequantize(self) -> np.ndarray:
         """The matrix these codes stand for, float32 ``[N, K]``."""
@@ -51,6 +54,8 @@ class QuantizedMatrix:
         else:
             values -= unpack(self.zero_points, self.bits)[:, :blocks, None]
         values *= self.scales[:, :, None]
+        if self.offsets is not None:
+            values += self.offsets[:, :, None]
         return np.ascontiguousarray(values.reshape(rows, -1)[:, : self.columns])
 
 

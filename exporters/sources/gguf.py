@@ -12,7 +12,13 @@ import numpy as np
 
 from edgepipe.errors import MissingExtra, UnsupportedModel
 from edgepipe.exporters.llm.quantize import QuantizedMatrix
-from edgepipe.exporters.sources.gguf_blocks import interleave_to_halves, repack_q4_0, repack_q8_0
+from edgepipe.exporters.sources.gguf_blocks import (
+    interleave_to_halves,
+    repack_q4_0,
+    repack_q4_1,
+    repack_q4_k,
+    repack_q8_0,
+)
 from edgepipe.exporters.sources.gguf_config import config_from_gguf
 from edgepipe.exporters.sources.gguf_tokenizer import save_gguf_tokenizer, tokenizer_notes
 from edgepipe.exporters.sources.licence import spdx
@@ -27,7 +33,7 @@ try:
 except ImportError as missing:
     raise MissingExtra(missing.name or "gguf", "export") from missing
 
-_REPACK = {"Q4_0": repack_q4_0, "Q8_0": repack_q8_0}
+_REPACK = {"Q4_0": repack_q4_0, "Q4_1": repack_q4_1, "Q4_K": repack_q4_k, "Q8_0": repack_q8_0}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -84,10 +84,15 @@ class BlockedWeights(DecoderWeights):
         return next((kind for part, kind in self._types.items() if part in name), "F16")
 
     def quantized(self, name: str) -> QuantizedMatrix | None:
-        bits = {"Q4_0": 4, "Q8_0": 8}.get(self.gguf_type(name) or "")
+        kind = self.gguf_type(name) or ""
+        bits = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8}.get(kind)
         if bits is None or "norm" in name or name.endswith("bias"):
             return None
-        return quantize(self._weights.tensor(name), bits, 32, symmetric=True)
+        matrix = quantize(self._weights.tensor(name), bits, 32, symmetric=True)
+        if kind != "Q4_1":
+            return matrix
+        offsets = np.random.default_rng(0).normal(size=matrix.scales.shape).astype(np.float32) * matrix.scales
+        return replace(matrix, offsets=offsets)
 
     def save_tokenizer(self, folder: Path) -> None:
         self._weights.save_tokenizer(folder)
