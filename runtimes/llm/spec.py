@@ -57,6 +57,4 @@ class DecoderSpec:
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> DecoderSpec:
         """Inverse of `to_json`."""
-        return cls(
-            **{**fields, "rope": RopeSpec(**fields["rope"]), "eos_token_ids": tuple(fields["eos_token_ids"])}
-        )
+        return cls(**{**fields, "rope": RopeSpec(**fields["rope"]), "eos_token_ids": tuple(fields["eos_token_ids"])})
