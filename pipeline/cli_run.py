@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from edgepipe.errors import ContextError
 from edgepipe.pipeline.decode_flags import decode_flags, decode_options
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ INTERRUPTED = 130
 @click.option("--verify", is_flag=True, help="Replay the bundle's golden outputs on this device instead.")
 @click.option("--max-new-tokens", "-n", type=click.IntRange(min=1), default=256, show_default=True)
 @click.option("--stop", multiple=True, help="Text that ends the answer; may be given several times.")
+@click.option("--stop-token", "stop_tokens", multiple=True, help="Token, as text or id, that ends the answer.")
 @decode_flags
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of streaming text.")
 def command(
@@ -40,6 +43,7 @@ def command(
     verify: bool,
     max_new_tokens: int,
     stop: tuple[str, ...],
+    stop_tokens: tuple[str, ...],
     as_json: bool,
     **flags: Any,
 ) -> int:
@@ -54,11 +58,12 @@ def command(
     session = Session(opened, decode_options(flags, opened))
     if verify:
         return _verify(session, as_json)
-    conversation = Conversation(session, max_new_tokens, stop, system=system, raw=raw, turns=None if chat else 1)
+    turns = None if chat else 1
+    conversation = Conversation(session, max_new_tokens, stop, stop_tokens, system=system, raw=raw, turns=turns)
     if chat:
         return _chat(conversation)
     if prompt is None:
-        prompt = (file or click.get_text_stream("stdin", encoding="utf-8")).read()
+        prompt = "".join(_lines(file or sys.stdin))
     return _answer(conversation, prompt, as_json)
 
 
@@ -95,14 +100,31 @@ def _chat(conversation: Conversation) -> int:
 
 def _prompts() -> Iterator[str]:
     """Lines of stdin that are not blank, asked for with a prompt on a terminal."""
+    lines = _lines(sys.stdin)
     while True:
         if sys.stdin.isatty():
             click.echo("> ", nl=False, err=True)
-        line = click.get_text_stream("stdin", encoding="utf-8").readline()
-        if not line:
+        line = next(lines, None)
+        if line is None:
             return
         if line.strip():
             yield line.rstrip("\n")
+
+
+def _lines(stream: TextIO) -> Iterator[str]:
+    """The stream's lines, as UTF-8 whatever the locale.
+
+    Raises:
+        ContextError: they are not text.
+    """
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(encoding="utf-8")
+    try:
+        yield from iter(stream.readline, "")
+    except UnicodeDecodeError as error:
+        raise ContextError(
+            f"the prompt is not UTF-8 text: byte {error.start} of what was read: {error.reason}"
+        ) from error
 
 
 def _end_line(conversation: Conversation) -> str:

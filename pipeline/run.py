@@ -45,6 +45,7 @@ def run(
     *,
     max_new_tokens: int = 256,
     stop: Sequence[str] = (),
+    stop_tokens: Sequence[str] = (),
     raw: bool = False,
     system: str | None = None,
 ) -> Answer:
@@ -56,6 +57,7 @@ def run(
         options: how text is decoded; greedy, full cache, no drafter by default.
         max_new_tokens: most tokens of the answer.
         stop: strings that end the answer and are not part of it.
+        stop_tokens: tokens, as text or id, that end the answer as the model's own end token does.
         raw: continue ``prompt`` as it stands.
         system: system message before the prompt.
 
@@ -63,7 +65,7 @@ def run(
         EdgepipeError: the bundle is damaged, the prompt does not fit, an option is out of range.
     """
     session = Session(Bundle.open(bundle), options or DecodeOptions())
-    conversation = Conversation(session, max_new_tokens, stop, system=system, raw=raw, turns=1)
+    conversation = Conversation(session, max_new_tokens, stop, stop_tokens, system=system, raw=raw, turns=1)
     text = "".join(conversation.say(prompt))
     return Answer(text, conversation.generation, conversation.kv_bytes)
 
@@ -76,6 +78,7 @@ class Conversation:
         session: Session,
         max_new_tokens: int,
         stop: Sequence[str] = (),
+        stop_tokens: Sequence[str] = (),
         *,
         system: str | None = None,
         raw: bool = False,
@@ -85,6 +88,7 @@ class Conversation:
         self.session = session
         self.max_new_tokens = max_new_tokens
         self.stop = stop
+        self.stop_tokens = stop_tokens
         self.raw = raw or session.template is None
         self.turns = turns
         self.generation = Generation(0)
@@ -150,5 +154,5 @@ class Conversation:
             total = context if self.turns is None else prompt_tokens + self.max_new_tokens
             if self.session.options.cache.policy == "full":
                 total = min(total, context)
-            self._decoder = self.session.decoder(total)
+            self._decoder = self.session.decoder(total, self.stop_tokens)
         return self._decoder

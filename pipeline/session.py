@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,15 +104,16 @@ class Session:
             require_same_tokenizer(self.tokenizer, load_tokenizer(draft))
         self._engines: dict[tuple[str, bool], Decoder] = {}
 
-    def decoder(self, total_tokens: int) -> SpeculativeDecoder:
+    def decoder(self, total_tokens: int, stop_tokens: Sequence[str] = ()) -> SpeculativeDecoder:
         """A decoder with fresh caches for one text.
 
         Args:
             total_tokens: length that the text, prompt included, may reach.
+            stop_tokens: tokens, as text or id, that end the text beside the model's own.
 
         Raises:
             ContextError: that is more than the model's context and no policy evicts.
-            RecipeError: the budget is too small.
+            RecipeError: the budget is too small, or the tokenizer has no such token.
         """
         options = self.options
         if options.cache.policy == "full" and total_tokens > self.spec.context_length:
@@ -127,7 +129,8 @@ class Session:
             drafter = load(DRAFTERS["model"])(draft, sampler, self.spec.vocab_size)
         elif options.drafter != "none":
             drafter = load(DRAFTERS[options.drafter])()
-        return SpeculativeDecoder(target, sampler, drafter, options.gamma, self.spec.eos_token_ids)
+        stops = [*self.spec.eos_token_ids, *map(self._token_id, stop_tokens)]
+        return SpeculativeDecoder(target, sampler, drafter, options.gamma, stops)
 
     def cached(self, component: str, cache: CacheOptions, total_tokens: int) -> CachedDecoder:
         """One component's decoder with a fresh cache, kept as ``cache`` says."""
@@ -137,6 +140,16 @@ class Session:
         widest = max(chunk, self.options.gamma + 1)
         rows = KVCache(spec, policy.budget, widest, scored=policy.needs_scores)
         return CachedDecoder(self._engine(component, policy.needs_scores), rows, policy, chunk)
+
+    def _token_id(self, token: str) -> int:
+        found = self.tokenizer.id(token)
+        if found is None and token.isdecimal() and int(token) < self.spec.vocab_size:
+            found = int(token)
+        if found is None:
+            raise RecipeError(
+                f"no token {token!r}: expected its text as in tokenizer.json, or an id below {self.spec.vocab_size}"
+            )
+        return found
 
     def _policy(self, spec: DecoderSpec, cache: CacheOptions, total_tokens: int) -> Policy:
         if cache.budget is None:

@@ -73,9 +73,9 @@ def test_matches_a_plain_ledger(data: st.DataObject, scored: bool, seed: int) ->
         ledger.commit(fed, count, slots)
         excess = cache.length - data.draw(st.integers(1, budget))
         if excess > 0:
-            victims = np.stack(
-                [random.permutation(cache.length)[:excess] for _ in HEADS], dtype=np.int64
-            ).reshape(SPEC.num_layers, SPEC.num_kv_heads, excess)
+            victims = np.stack([random.permutation(cache.length)[:excess] for _ in HEADS], dtype=np.int64).reshape(
+                SPEC.num_layers, SPEC.num_kv_heads, excess
+            )
             for (layer, head), doomed in zip(HEADS, victims.reshape(-1, excess), strict=True):
                 gone = set(cache.positions[layer, head, doomed].tolist())
                 ledger.entries[layer, head] = [e for e in ledger.entries[layer, head] if e[0] not in gone]
