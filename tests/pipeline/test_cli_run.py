@@ -65,7 +65,8 @@ def test_answers_as_transformers_does(
     assert answer["tokens"] == tokens
     assert answer["text"] == text
     assert (answer["finish_reason"], answer["prompt_tokens"]) == ("length", length)
-    assert (answer["acceptance_rate"] is None) == (drafter == "none")
+    if drafter != "lookup":  # which may have found nothing to copy
+        assert (answer["acceptance_rate"] is None) == (drafter == "none")
 
 
 def test_streams_to_stdout_and_figures_to_stderr(
