@@ -25,7 +25,7 @@ demo: $(INSTALLED) ## export SmolLM2-135M, let it answer, measure it
 	@$(BIN)/edgepipe run build/demo --verify 2>/dev/null \
 		|| $(BIN)/edgepipe export --target smollm2-135m -o build/demo --force
 	$(BIN)/edgepipe run build/demo "What is the capital of France, and what is it known for?" --policy h2o --budget 256
-	$(BIN)/edgepipe measure build/demo --against plain
+	$(BIN)/edgepipe measure build/demo --against plain -o build/report || test $$? -eq 5  # 5: the machine is not quiet
 
 test: lint ## lint, then the tests that are quick
 	$(BIN)/pytest
