@@ -95,8 +95,6 @@ def _export_decoder(
         "source": asdict(weights.info),
         "spec": weights.spec.to_json(),
         "precision": written.precision,
-        "block_size": recipe.block_size,
-        "symmetric": recipe.symmetric,
         "formats": {"onnx": {"plain": f"{name}/{PLAIN}", "scored": f"{name}/{SCORED}"}},
         "tokenizer": f"{name}/tokenizer.json",
         "export": {
