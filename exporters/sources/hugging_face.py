@@ -23,14 +23,9 @@ from edgepipe.exporters.sources.weights import DecoderWeights, SourceInfo, one_l
 
 try:
     import torch
+    import transformers
     from safetensors import SafetensorError, safe_open
-    from transformers import (
-        AutoConfig,
-        AutoModelForCausalLM,
-        AutoTokenizer,
-        PreTrainedConfig,
-        PreTrainedModel,
-    )
+    from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 except ImportError as missing:
     raise MissingExtra(missing.name or "transformers", "export") from missing
 
@@ -91,15 +86,16 @@ class HuggingFaceWeights(DecoderWeights):
             save_generation_config(self._config, self.spec, folder)
 
     def reference_model(self) -> PreTrainedModel:
+        # Read from the files, not mapped: transformers maps all shards until the whole model is loaded, and by then
+        # their touched pages count as half as much memory again.
+        files = {path: safe_open(path, framework="pt", backend="pread") for path in set(self._files.values())}
+        slices = {name: files[path].get_slice(name) for name, path in self._files.items()}
+        model_class: type[PreTrainedModel] = getattr(transformers, self.spec.architecture)
         with no_progress_bars():
-            return AutoModelForCausalLM.from_pretrained(
-                self._folder,
-                dtype=torch.float32,
-                attn_implementation="sdpa",
-                use_safetensors=True,
-                trust_remote_code=False,
-                local_files_only=True,
-            ).eval()
+            model = model_class.from_pretrained(
+                None, config=self._config, state_dict=slices, dtype=torch.float32, attn_implementation="sdpa"
+            )
+        return model.eval()
 
     def _convert_tokenizer(self, folder: Path) -> None:
         """Let transformers turn an older tokenizer (tokenizer.model, vocab.json and merges.txt) into tokenizer.json."""
