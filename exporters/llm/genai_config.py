@@ -8,14 +8,19 @@ from edgepipe.runtimes.llm.spec import DecoderSpec
 
 
 def genai_config(spec: DecoderSpec, filename: str) -> dict[str, Any]:
-    """The configuration of a decoder whose graph is ``filename``, relative to the folder of the config."""
-    eos = list(spec.eos_token_ids)
+    """The configuration of a decoder whose graph is ``filename``, relative to the folder of the config.
+
+    Special tokens that the model does not have are left out.
+    """
+    tokens: dict[str, Any] = {}
+    if spec.bos_token_id is not None:
+        tokens["bos_token_id"] = spec.bos_token_id
+    if spec.eos_token_ids:
+        tokens |= {"eos_token_id": list(spec.eos_token_ids), "pad_token_id": spec.eos_token_ids[0]}
     return {
         "model": {
             "type": "llama",
-            "bos_token_id": spec.bos_token_id,
-            "eos_token_id": eos,
-            "pad_token_id": eos[0] if eos else spec.bos_token_id,
+            **tokens,
             "context_length": spec.context_length,
             "vocab_size": spec.vocab_size,
             "decoder": {

@@ -60,6 +60,13 @@ def test_genai_continues_a_prompt_as_we_do(architecture: str, precision: str, ex
     assert len(expected) > 3
 
 
+def test_genai_loads_a_model_without_special_tokens(export_tiny: Any) -> None:
+    export = export_tiny("qwen2", model={"bos_token_id": None, "eos_token_id": None}, precision="fp32")
+    assert export.weights.spec.eos_token_ids == ()
+    prompt = export.ids(5).tolist()
+    assert genai_greedy(export.folder, prompt, 10) == our_greedy(export.folder, prompt, 10)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["auto", "int8"])
 def test_genai_answers_with_smollm2_as_we_do(precision: str, tmp_path: Path) -> None:
