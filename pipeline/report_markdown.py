@@ -43,18 +43,16 @@ def _results(report: Report) -> str:
     """Medians of the repetitions at every prompt length; the ratios to the baseline are above 1 where it is worse."""
     rows: list[Sequence[str]] = []
     for prompt in report["prompts"]:
-        length, measured, plain, speedup = (
-            str(prompt["prompt_tokens"]),
-            *map(prompt.get, ("measured", "plain", "speedup")),
-        )
+        length, measured = str(prompt["prompt_tokens"]), prompt["measured"]
+        plain, speedup = prompt["plain"], prompt["speedup"]
         rows.append(_result_row(length, "measured", measured))
         if plain and speedup:
             rows.append(_result_row(length, "plain", plain))
             memory = f"{plain['kv_bytes'] / measured['kv_bytes']:.2f}"
             ratios = (_ratio(speedup["ttft"]), "", _ratio(speedup["decode"]), "", "", "", "", memory)
             rows.append((length, "plain / measured", *ratios))
-    header = ("prompt tokens", "", "TTFT ms", "prefill tokens/s", "TPOT ms", "decode tokens/s")
-    header += ("round ms p50 / p90 / p99", "acceptance", "tokens per round", "KV MiB")
+    speeds = ("TTFT ms", "prefill tokens/s", "TPOT ms", "decode tokens/s")
+    header = ("prompt tokens", "", *speeds, "round ms p50 / p90 / p99", "acceptance", "tokens per round", "KV MiB")
     return _table(header, rows)
 
 

@@ -61,7 +61,8 @@ class DecoderRecipe:
 
     ``source`` is a Hugging Face id, a local folder, a ``.gguf`` file or an alias. ``precision`` and ``head_precision``
     may be ``"auto"``: Q4_0, Q4_1, Q4_K and Q8_0 blocks of a GGUF are carried over, wider GGUF types become int8, and
-    all else int4 in the body and int8 in embeddings and head. ``thresholds`` None stands for the defaults of the precision.
+    all else int4 in the body and int8 in embeddings and head. ``thresholds`` None stands for the defaults of the
+    precision.
 
     Raises:
         RecipeError: a value is out of its range.
