@@ -1,8 +1,9 @@
-"""Tiny random decoders that every test may share, saved as Hugging Face folders."""
+"""What tests of several folders share: tiny random decoders, the real SmolLM2-135M, the wheel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +152,38 @@ def tiny_bundle(tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory)
     draft = DecoderRecipe(source=str(tiny_model("llama", seed=1)), precision="fp32")
     export(Recipe(target=target, draft=draft, validate=False), folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def smollm2_bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A bundle of SmolLM2-135M in ``auto`` (its source's own 4-bit blocks); its draft is the same, rounded to int4 again.
+
+    240 MB. Not validated. Skips where the model cannot be fetched.
+    """
+    yield from _smollm2(tmp_path_factory, "auto")
+
+
+@pytest.fixture(scope="session")
+def smollm2_fp32_bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The same in float32, 640 MB. Another width of a forward may not change its greedy text."""
+    yield from _smollm2(tmp_path_factory, "fp32")
+
+
+def _smollm2(tmp_path_factory: pytest.TempPathFactory, precision: Any) -> Iterator[Path]:
+    pytest.importorskip("onnx")
+    from edgepipe.errors import EdgepipeError
+    from edgepipe.exporters.llm.recipe import DecoderRecipe
+    from edgepipe.exporters.sources import open_source
+    from edgepipe.pipeline.export import export
+    from edgepipe.pipeline.recipe import Recipe
+
+    try:
+        open_source("smollm2-135m")  # from here on it is in the cache
+    except EdgepipeError as error:
+        pytest.skip(f"no SmolLM2-135M: {error}")
+    folder = tmp_path_factory.mktemp("smollm2") / precision
+    target = DecoderRecipe("smollm2-135m", precision=precision, head_precision=precision)
+    draft = DecoderRecipe("smollm2-135m", precision="int4", block_size=64)
+    export(Recipe(target, draft, validate=False), folder)
+    yield folder
+    shutil.rmtree(folder)
