@@ -48,6 +48,9 @@ class DecoderGraph:
     With ``scored`` it has one more output, ``attention_mass`` ``[L, Hkv, S, T]``: the post-softmax attention of each
     new token to each slot, summed over the query heads of a KV group (batch 1 only). Asking attention for its
     probabilities makes the engine compute them in full, so the graph without is the one that runs flash attention.
+
+    Limits of the engine's GroupQueryAttention: with a past, more than one new token needs batch 1; without a past, only
+    the first of ``position_ids`` is read, and the others follow it one by one.
     """
 
     def __init__(self, spec: DecoderSpec, parameters: StoredDecoder, data_location: str, scored: bool) -> None:

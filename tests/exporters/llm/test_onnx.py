@@ -61,6 +61,16 @@ def test_positions_need_not_be_slot_numbers(architecture: str, scored: bool, exp
 
 
 @both_graphs
+def test_without_a_past_positions_follow_the_first(scored: bool, export_tiny: Any) -> None:
+    """What the engine does, so that a change of it is noticed: scattered positions need a past."""
+    export = export_tiny("llama", precision="fp32")
+    ids = export.ids(6)
+    consecutive = export.session(scored).forward(ids, [4, 5, 6, 7, 8, 9])["logits"]
+    scattered = export.session(scored).forward(ids, [4, 90, 30, 60, 2, 70])["logits"]
+    np.testing.assert_array_equal(scattered, consecutive)
+
+
+@both_graphs
 def test_longer_rotation_tables_reach_beyond_the_context(architecture: str, scored: bool, export_tiny: Any) -> None:
     import torch
 
