@@ -38,9 +38,11 @@ class Thresholds:
                 raise RecipeError(f"{name} is {limit}: expected {expected}")
 
 
-# Rounding to 4 bits costs a model of 135 M parameters 0.46 nats of mean KL, 28 % of its top-1 choices and 13 % of
-# perplexity, larger models far less: the limits tell a broken export from a coarse one.
-_INT4 = Thresholds(min_top1_agreement=0.6, max_mean_kl=0.7, max_perplexity_ratio=1.3)
+# Limits that tell a broken export from a coarse one. Measured on 135 M parameters already rounded to Q4_1, the hardest
+# case (larger models lose far less), top-1 agreement / mean KL / perplexity ratio: 4 bits from 0.70 / 0.46 / 1.17
+# (blocks of 32, 8-bit head) to 0.54 / 1.11 / 1.63 (symmetric blocks of 128, 4-bit head); 8 bits from
+# 0.96 / 0.006 / 1.003 to 0.93 / 0.018 / 1.013.
+_INT4 = Thresholds(min_top1_agreement=0.5, max_mean_kl=1.25, max_perplexity_ratio=1.7)
 
 DEFAULT_THRESHOLDS: dict[str, Thresholds] = {
     "fp32": Thresholds(
@@ -49,7 +51,7 @@ DEFAULT_THRESHOLDS: dict[str, Thresholds] = {
         max_mean_kl=1e-5,
         max_perplexity_ratio=1.001,
     ),
-    "int8": Thresholds(min_top1_agreement=0.95, max_mean_kl=0.01, max_perplexity_ratio=1.02),
+    "int8": Thresholds(min_top1_agreement=0.9, max_mean_kl=0.03, max_perplexity_ratio=1.03),
     "int4": _INT4,
     "auto": _INT4,
 }
