@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ TINY_CORPUS = [
     "Pack my box with five dozen liquor jugs; the jugs are in the box.",
     "In 2024 there were 366 days. Größe, café, naïve, 東京, привет.",
 ]
+
+ROOT = Path(__file__).parents[1]
 
 TinyModel = Callable[..., Path]
 
@@ -156,9 +160,9 @@ def tiny_bundle(tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="session")
 def smollm2_bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A bundle of SmolLM2-135M in ``auto`` (its source's own 4-bit blocks); its draft is the same, rounded to int4 again.
+    """SmolLM2-135M in ``auto``, its source's own 4-bit blocks; the draft is the same model, rounded to int4 once more.
 
-    240 MB. Not validated. Skips where the model cannot be fetched.
+    240 MB, not validated. Skips where the model cannot be fetched.
     """
     yield from _smollm2(tmp_path_factory, "auto")
 
@@ -187,3 +191,18 @@ def _smollm2(tmp_path_factory: pytest.TempPathFactory, precision: Any) -> Iterat
     export(Recipe(target, draft, validate=False), folder)
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this repository, built in a copy: setuptools leaves its working files beside pyproject.toml."""
+    pytest.importorskip("setuptools", minversion="77")
+    source, output = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for folder in ("edgepipe", "devices", "exporters", "pipeline", "runtimes"):
+        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, source)
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(output), str(source)]
+    done = subprocess.run(build, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return next(output.glob("*.whl"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -20,21 +19,6 @@ from edgepipe.pipeline import cli
 print(cli.__file__)
 cli.main(["--help"])
 """
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build in a copy, because setuptools leaves its working files beside pyproject.toml."""
-    pytest.importorskip("setuptools", minversion="77")
-    source, output = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for folder in ("edgepipe", *FOLDERS):
-        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / file, source)
-    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(output), str(source)]
-    done = subprocess.run(build, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return next(output.glob("*.whl"))
 
 
 @pytest.mark.slow
