@@ -12,10 +12,11 @@ import numpy as np
 
 from edgepipe.errors import MissingExtra, ValidationFailed
 from edgepipe.exporters.llm.onnx import PLAIN, SCORED
-from edgepipe.exporters.llm.onnx_session import OnnxSession
 from edgepipe.exporters.llm.recipe import Thresholds
 from edgepipe.exporters.llm.validation_text import PROMPTS, TEXT
 from edgepipe.exporters.sources.weights import DecoderWeights
+from edgepipe.runtimes.llm.engines.onnx import OnnxDecoder
+from edgepipe.runtimes.llm.kv_cache import KVCache
 
 # Rows of logits at a time: a long text's do not fit in memory for a large vocabulary.
 CHUNK = 128
@@ -72,7 +73,9 @@ def validate(
     misses: list[str] = []
     for done, (name, path) in enumerate((("plain", PLAIN), ("scored", SCORED))):
         progress((2 + done) / 4, f"{name} graph")
-        agreement = _compare(folder / path, recorded)
+        engine = OnnxDecoder(folder / path, weights.spec, scored=name == "scored")
+        agreement = _compare(engine, recorded)
+        del engine  # before the next one is loaded
         results[name] = asdict(agreement)
         misses += [f"{path}: {miss}" for miss in judge(agreement, thresholds)]
     progress(1.0, "validated")
@@ -128,15 +131,14 @@ def _record(weights: DecoderWeights, prompts: list[list[int]], text: list[int]) 
     return _Recorded(prompts, prompt_logits, text, likelihoods, top1)
 
 
-def _compare(model: Path, recorded: _Recorded) -> Agreement:
-    session = OnnxSession(model, max(map(len, [recorded.text, *recorded.prompts])))
+def _compare(engine: OnnxDecoder, recorded: _Recorded) -> Agreement:
     worst, agreeing, divergences = [], [], []
     for ids, expected in zip(recorded.prompts, recorded.prompt_logits, strict=True):
-        found = session.logits(ids, CHUNK)
+        found = np.concatenate([logits.copy() for logits in _forward(engine, ids)])
         worst.append(np.abs(found - expected).max())
         agreeing.append(found.argmax(-1) == expected.argmax(-1))
         divergences.append(_kl(_log_softmax(expected), _log_softmax(found)))
-    likelihoods, top1 = _read_text(recorded.text, session.chunks(recorded.text, CHUNK))
+    likelihoods, top1 = _read_text(recorded.text, _forward(engine, recorded.text))
     agreeing.append(top1 == recorded.text_top1)
     perplexity = _perplexity(likelihoods)
     return Agreement(
@@ -146,6 +148,15 @@ def _compare(model: Path, recorded: _Recorded) -> Agreement:
         perplexity=perplexity,
         perplexity_ratio=perplexity / _perplexity(recorded.text_likelihoods),
     )
+
+
+def _forward(engine: OnnxDecoder, ids: list[int]) -> Iterator[np.ndarray]:
+    """Logits of a sequence, ``[<= CHUNK, V]`` at a time, each overwritten by the next."""
+    cache = KVCache(engine.spec, len(ids), CHUNK, scored=engine.scored)
+    for start in range(0, len(ids), CHUNK):
+        chunk = ids[start : start + CHUNK]
+        yield engine.forward(cache, chunk)
+        cache.commit(len(chunk))
 
 
 def _read_text(ids: list[int], chunks: Iterator[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

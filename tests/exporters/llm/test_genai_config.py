@@ -12,7 +12,6 @@ import pytest
 from edgepipe.errors import EdgepipeError
 from edgepipe.exporters.llm.genai_config import genai_config
 from edgepipe.exporters.llm.onnx import write_onnx
-from edgepipe.exporters.llm.onnx_session import OnnxSession
 from edgepipe.exporters.llm.recipe import DecoderRecipe
 from edgepipe.exporters.sources import open_source
 
@@ -41,8 +40,8 @@ def genai_greedy(folder: Path, prompt: list[int], count: int) -> list[int]:
     return [int(token) for token in generator.get_sequence(0)][len(prompt) :]
 
 
-def our_greedy(folder: Path, prompt: list[int], count: int) -> list[int]:
-    session = OnnxSession(folder / "onnx" / "model.onnx", len(prompt) + count)
+def our_greedy(onnx_session: Any, folder: Path, prompt: list[int], count: int) -> list[int]:
+    session = onnx_session(folder / "onnx" / "model.onnx", len(prompt) + count)
     logits = session.forward(prompt)["logits"][0, -1]
     tokens: list[int] = []
     while len(tokens) < count and (token := int(logits.argmax())) not in session.spec.eos_token_ids:
@@ -52,24 +51,26 @@ def our_greedy(folder: Path, prompt: list[int], count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
-def test_genai_continues_a_prompt_as_we_do(architecture: str, precision: str, export_tiny: Any) -> None:
+def test_genai_continues_a_prompt_as_we_do(
+    architecture: str, precision: str, export_tiny: Any, onnx_session: Any
+) -> None:
     export = export_tiny(architecture, precision=precision)
     prompt = export.ids(20).tolist()
-    expected = our_greedy(export.folder, prompt, 30)
+    expected = our_greedy(onnx_session, export.folder, prompt, 30)
     assert genai_greedy(export.folder, prompt, 30)[: len(expected)] == expected
     assert len(expected) > 3
 
 
-def test_genai_loads_a_model_without_special_tokens(export_tiny: Any) -> None:
+def test_genai_loads_a_model_without_special_tokens(export_tiny: Any, onnx_session: Any) -> None:
     export = export_tiny("qwen2", model={"bos_token_id": None, "eos_token_id": None}, precision="fp32")
     assert export.weights.spec.eos_token_ids == ()
     prompt = export.ids(5).tolist()
-    assert genai_greedy(export.folder, prompt, 10) == our_greedy(export.folder, prompt, 10)
+    assert genai_greedy(export.folder, prompt, 10) == our_greedy(onnx_session, export.folder, prompt, 10)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["auto", "int8"])
-def test_genai_answers_with_smollm2_as_we_do(precision: str, tmp_path: Path) -> None:
+def test_genai_answers_with_smollm2_as_we_do(precision: str, tmp_path: Path, onnx_session: Any) -> None:
     pytest.importorskip("onnxruntime_genai")
     from tokenizers import Tokenizer
 
@@ -82,6 +83,6 @@ def test_genai_answers_with_smollm2_as_we_do(precision: str, tmp_path: Path) -> 
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     question = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
     prompt = tokenizer.encode(question).ids
-    expected = our_greedy(tmp_path, prompt, 40)
+    expected = our_greedy(onnx_session, tmp_path, prompt, 40)
     assert "Paris" in tokenizer.decode(expected)
     assert genai_greedy(tmp_path, prompt, 40)[: len(expected)] == expected

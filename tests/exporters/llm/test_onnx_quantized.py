@@ -11,7 +11,6 @@ import pytest
 from onnx import numpy_helper
 
 from edgepipe.exporters.llm.onnx import write_onnx
-from edgepipe.exporters.llm.onnx_session import OnnxSession
 from edgepipe.exporters.llm.recipe import DecoderRecipe
 from edgepipe.runtimes.llm.spec import DecoderSpec
 
@@ -90,19 +89,24 @@ def reference(export_weights: Any, state: dict[str, np.ndarray], ids: np.ndarray
     return logits
 
 
-def exact_activations(folder: Path, scored: bool = False) -> OnnxSession:
-    """The same graph with float activations: nothing but the weights is quantised."""
-    name = "model.scored.onnx" if scored else "model.onnx"
-    model = onnx.load(folder / "onnx" / name, load_external_data=False)
-    for node in model.graph.node:
-        for attribute in node.attribute:
-            if attribute.name == "accuracy_level":
-                attribute.i = 1
-    path = folder / "onnx" / f"float.{name}"
-    onnx.save(model, path)
-    session = OnnxSession(path, 160, threads=1)
-    path.unlink()
-    return session
+@pytest.fixture(scope="module")
+def exact_activations(onnx_session: Any) -> Any:
+    """``exact_activations(folder, scored=False)``: the graph with float activations; only the weights are quantised."""
+
+    def load(folder: Path, scored: bool = False) -> Any:
+        name = "model.scored.onnx" if scored else "model.onnx"
+        model = onnx.load(folder / "onnx" / name, load_external_data=False)
+        for node in model.graph.node:
+            for attribute in node.attribute:
+                if attribute.name == "accuracy_level":
+                    attribute.i = 1
+        path = folder / "onnx" / f"float.{name}"
+        onnx.save(model, path)
+        session = onnx_session(path, 160, threads=1)
+        path.unlink()
+        return session
+
+    return load
 
 
 @both_heads
@@ -110,7 +114,7 @@ def exact_activations(folder: Path, scored: bool = False) -> OnnxSession:
 @pytest.mark.parametrize("block_size", [32, 64, 128])
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_the_graph_computes_with_the_weights_it_stores(
-    precision: str, block_size: int, symmetric: bool, tied: bool, export_tiny: Any
+    precision: str, block_size: int, symmetric: bool, tied: bool, export_tiny: Any, exact_activations: Any
 ) -> None:
     recipe = {"precision": precision, "block_size": block_size, "symmetric": symmetric}
     export = export_tiny("llama", tied, **recipe)
@@ -124,7 +128,9 @@ def test_the_graph_computes_with_the_weights_it_stores(
 
 @pytest.mark.parametrize("head", ["fp32", "int8", "int4"])
 @pytest.mark.parametrize("body", ["auto", "int8", "int4"])
-def test_every_architecture_and_mixed_precisions(architecture: str, body: str, head: str, export_tiny: Any) -> None:
+def test_every_architecture_and_mixed_precisions(
+    architecture: str, body: str, head: str, export_tiny: Any, exact_activations: Any
+) -> None:
     export = export_tiny(architecture, precision=body, head_precision=head)
     body = "int4" if body == "auto" else body
     assert export.report.precision == {"embeddings": head, "attention": body, "mlp": body, "head": head}
@@ -166,7 +172,7 @@ MIXES = {
 @both_heads
 @pytest.mark.parametrize("mix", MIXES)
 def test_gguf_blocks_are_carried_over_bit_for_bit(
-    mix: str, tied: bool, export_tiny: Any, blocked_weights: Any, tmp_path: Path
+    mix: str, tied: bool, export_tiny: Any, exact_activations: Any, blocked_weights: Any, tmp_path: Path
 ) -> None:
     weights = blocked_weights(export_tiny("qwen2", tied, precision="fp32").weights, MIXES[mix])
     report = write_onnx(weights, DecoderRecipe("tiny", block_size=64), tmp_path)
@@ -215,7 +221,7 @@ def test_a_recipe_that_names_a_precision_keeps_blocks_of_just_that_format(
     assert write_onnx(offset, DecoderRecipe("tiny", precision="int4", symmetric=True), tmp_path).carried == 0
 
 
-def test_rows_that_fill_no_whole_block(export_tiny: Any) -> None:
+def test_rows_that_fill_no_whole_block(export_tiny: Any, exact_activations: Any) -> None:
     """An intermediate size of 96 in blocks of 64, a hidden size of 48 in blocks of 32."""
     export = export_tiny("llama", model={"hidden_size": 48, "head_dim": 16}, precision="int4", block_size=64)
     ids = export.ids(30)
