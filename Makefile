@@ -57,3 +57,13 @@ clean: ## remove what was built
 
 distclean: clean ## remove .venv too
 	rm -rf $(VENV)
+
+# What the benchmarks measure.
+bench-attention_memory: build/smollm2-fp32
+bench-stream_memory bench-quality bench-peers: build/demo
+
+build/demo: | $(INSTALLED)
+	$(BIN)/edgepipe export --target smollm2-135m -o $@
+
+build/smollm2-fp32: | $(INSTALLED)
+	$(BIN)/edgepipe export --target smollm2-135m --precision fp32 -o $@
