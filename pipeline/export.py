@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import edgepipe
 from edgepipe.devices.probes import peak_rss_bytes
+from edgepipe.errors import TokenizerError, UnsupportedModel
 from edgepipe.exporters.llm.onnx import PLAIN, SCORED, write_onnx
 from edgepipe.exporters.llm.recipe import DecoderRecipe
 from edgepipe.exporters.llm.validate import validate
@@ -20,6 +22,7 @@ from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.bundle_writer import BundleDraft, write_bundle
 from edgepipe.pipeline.recipe import Recipe
 from edgepipe.pipeline.reference import write_reference
+from edgepipe.runtimes.llm.chat_template import ChatTemplate
 from edgepipe.runtimes.llm.tokenizer import load_tokenizer, require_same_tokenizer
 
 Progress = Callable[[float, str], None]
@@ -45,7 +48,7 @@ def export(
     Raises:
         BundleError: the destination exists or cannot be written.
         EdgepipeError: a source is not found; `UnsupportedModel`: it cannot be exported.
-        TokenizerError: draft and target have different tokenizers.
+        TokenizerError: a tokenizer or chat template cannot be read, or draft and target have different tokenizers.
         ValidationFailed: what was exported strays from its source by more than the recipe allows; there is no bundle.
     """
     if isinstance(recipe, str):
@@ -53,7 +56,7 @@ def export(
     report = progress or (lambda fraction, step: None)
     with write_bundle(destination, force) as draft:
         sources = {name: open_source(part.source, part.revision) for name, part in recipe.decoders.items()}
-        _save_tokenizers(sources, draft.folder)
+        _save_tokenizers(sources, recipe, draft.folder)
         draft.manifest = {
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "edgepipe_version": edgepipe.__version__,
@@ -69,13 +72,25 @@ def export(
     return Bundle.open(destination)
 
 
-def _save_tokenizers(sources: dict[str, DecoderWeights], folder: Path) -> None:
-    """Write every component's tokenizer and insist, before the long work, that they are the same."""
+def _save_tokenizers(sources: dict[str, DecoderWeights], recipe: Recipe, folder: Path) -> None:
+    """Write every component's tokenizer and check, before the long work, that each fits its model and the other."""
+    tokenizers = {}
     for name, weights in sources.items():
-        (folder / name).mkdir()
-        weights.save_tokenizer(folder / name)
-    if "draft" in sources:
-        require_same_tokenizer(load_tokenizer(folder / "target"), load_tokenizer(folder / "draft"))
+        part, source = folder / name, recipe.decoders[name].source
+        part.mkdir()
+        try:
+            weights.save_tokenizer(part)
+            tokenizers[name] = load_tokenizer(part)
+            ChatTemplate.load(part)
+        except TokenizerError as error:  # it names files of the draft, which are about to vanish
+            raise TokenizerError(f"{source}: " + str(error).replace(f"{part}{os.sep}", "")) from error
+        if (found := tokenizers[name].vocab_size) > (rows := weights.spec.vocab_size):
+            raise UnsupportedModel(
+                f"{source}: its tokenizer has ids up to {found - 1}, the model's table {rows} rows: resize the "
+                "embeddings (model.resize_token_embeddings(len(tokenizer)) of transformers), or remove the added tokens"
+            )
+    if "draft" in tokenizers:
+        require_same_tokenizer(tokenizers["target"], tokenizers["draft"])
 
 
 def _export_decoder(

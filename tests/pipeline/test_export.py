@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import edgepipe
-from edgepipe.errors import BundleError, EdgepipeError, TokenizerError, ValidationFailed
+from edgepipe.errors import BundleError, EdgepipeError, TokenizerError, UnsupportedModel, ValidationFailed
 from edgepipe.exporters.llm.recipe import DecoderRecipe, Thresholds
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.bundle_writer import write_bundle
@@ -164,6 +164,72 @@ def test_a_draft_with_another_tokenizer_is_refused(
     (tmp_path / "out").mkdir()
     with pytest.raises(TokenizerError, match="different tokenizers"):
         edgepipe.export(recipe(tiny_model("llama"), other_tokenizer), tmp_path / "out" / "bundle")
+    assert names(tmp_path / "out") == set()
+
+
+@pytest.mark.parametrize("part", ["target", "draft"])
+@pytest.mark.parametrize("ids_beyond", [1, 100])
+def test_token_ids_beyond_the_models_table_are_refused(
+    tiny_model: TinyModel, tmp_path: Path, part: str, ids_beyond: int
+) -> None:
+    from transformers import AutoTokenizer
+
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model("llama"), folder)
+    rows = json.loads((folder / "config.json").read_text())["vocab_size"]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    spare = rows - len(tokenizer)
+    tokenizer.add_tokens([f"<new{index}>" for index in range(spare + ids_beyond)])
+    tokenizer.save_pretrained(folder)
+    message = f"ids up to {rows + ids_beyond - 1}, the model's table {rows} rows: resize the embeddings"
+    pair = recipe(folder) if part == "target" else recipe(tiny_model("llama"), folder)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(UnsupportedModel, match=message) as refusal:
+        edgepipe.export(pair, tmp_path / "out" / "bundle")
+    assert str(folder) in str(refusal.value)
+    assert names(tmp_path / "out") == set()
+
+
+def test_a_tokenizer_may_fill_the_models_table(tiny_model: TinyModel, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model("llama"), folder)
+    rows = json.loads((folder / "config.json").read_text())["vocab_size"]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens([f"<new{index}>" for index in range(rows - len(tokenizer))])
+    tokenizer.save_pretrained(folder)
+    target = DecoderRecipe(str(folder), precision="fp32")
+    assert edgepipe.export(Recipe(target, validate=False), tmp_path / "bundle").manifest["components"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("tokenizer.json", "{"),
+        ("tokenizer.json", "[]"),
+        ("tokenizer.json", ""),
+        ("tokenizer_config.json", "{"),
+        ("tokenizer_config.json", "[]"),
+        ("tokenizer_config.json", "[" * 100_000),
+        ("chat_template.jinja", "{% for message in messages %}"),
+        ("chat_template.jinja", "{{ messages | nosuchfilter }}"),
+        ("chat_template.jinja", "{{ }}"),
+    ],
+)
+def test_a_broken_tokenizer_is_refused_by_the_name_of_its_source(
+    tiny_model: TinyModel, tmp_path: Path, file: str, text: str
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model("llama"), folder)
+    (folder / file).write_text(text)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(TokenizerError) as refusal:
+        edgepipe.export(recipe(folder), tmp_path / "out" / "bundle")
+    message = str(refusal.value)
+    assert message.startswith(f"{folder}: {file}")
+    assert "partial" not in message
+    assert "\n" not in message
     assert names(tmp_path / "out") == set()
 
 
