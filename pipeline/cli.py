@@ -81,6 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     3 validation failed, 4 device unreachable, 5 measurement untrustworthy, 130 interrupted.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by the caller
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     try:
         result = cli.main(arguments, prog_name="edgepipe", standalone_mode=False)
         sys.stdout.flush()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from edgepipe.errors import ContextError
+from edgepipe.errors import ContextError, EdgepipeError
 from edgepipe.pipeline.decode_flags import decode_flags, decode_options
 
 if TYPE_CHECKING:
@@ -50,6 +50,10 @@ def command(
     """Answer PROMPT with BUNDLE. Without PROMPT and --file, the prompt is read from stdin."""
     if chat and (prompt or file or as_json):
         raise click.UsageError("--chat reads its prompts from stdin: leave out PROMPT, --file and --json")
+    if verify and (chat or prompt or file):
+        raise click.UsageError("--verify has prompts of its own: leave out PROMPT, --file and --chat")
+    if prompt is not None and file:
+        raise click.UsageError("the prompt is given twice: leave out PROMPT or --file")
     from edgepipe.pipeline.bundle import Bundle
     from edgepipe.pipeline.run import Conversation
     from edgepipe.pipeline.session import Session
@@ -80,6 +84,10 @@ def _answer(conversation: Conversation, prompt: str, as_json: bool) -> int:
                 sys.stdout.flush()
     except KeyboardInterrupt:
         pass
+    except EdgepipeError:
+        if text and not as_json:
+            click.echo()  # the error is a line of its own
+        raise
     generation = conversation.generation
     if as_json:
         click.echo(json.dumps(Answer(text, generation, conversation.kv_bytes).to_json(), ensure_ascii=False))

@@ -34,7 +34,11 @@ _FLAGS = (
     click.option(
         "--sinks", type=click.IntRange(min=0), default=4, show_default=True, help="window: first tokens kept."
     ),
-    click.option("--draft-policy", type=click.Choice(list(POLICIES)), default="full", show_default=True),
+    click.option(
+        "--draft-policy",
+        type=click.Choice(list(POLICIES)),
+        help="KV eviction of the draft model.  [default: full, or window beside a --policy that evicts]",
+    ),
     click.option("--draft-budget", help="KV budget of --draft-policy."),
     click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy."),
     click.option("--top-k", type=int, default=0, show_default=True, help="0 keeps all."),
@@ -61,6 +65,8 @@ def decode_options(flags: dict[str, Any], bundle: Bundle) -> DecodeOptions:
     from edgepipe.pipeline.session import CacheOptions, DecodeOptions
     from edgepipe.runtimes.llm.sampling import SamplingParams
 
+    if flags["draft_budget"] and not flags["draft_policy"]:
+        raise click.UsageError("--draft-budget needs a --draft-policy")
     drafter = flags["drafter"]
     if drafter == "auto":
         drafter = "model" if "draft" in bundle.manifest["components"] else "lookup"
@@ -74,6 +80,6 @@ def decode_options(flags: dict[str, Any], bundle: Bundle) -> DecodeOptions:
         cache=CacheOptions(
             flags["policy"], flags["budget"], flags["recent"], normalise=not flags["summed"], sinks=flags["sinks"]
         ),
-        draft_cache=CacheOptions(flags["draft_policy"], flags["draft_budget"]),
+        draft_cache=CacheOptions(flags["draft_policy"], flags["draft_budget"]) if flags["draft_policy"] else None,
         sampling=SamplingParams(**{name: flags[name] for name in sampling}),
     )

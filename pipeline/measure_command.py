@@ -9,7 +9,7 @@ from typing import Any
 def measure_command(folder: str, configuration: dict[str, Any]) -> str:
     """`edgepipe measure` with the flags that give ``configuration``, the one of a report."""
     plan, decode = configuration, configuration["decode"]
-    cache, draft_cache, sampling = decode["cache"], decode["draft_cache"], decode["sampling"]
+    cache, draft_cache, sampling = decode["cache"], decode["draft_cache"] or {}, decode["sampling"]
     flags = {
         "--prompt-lengths": ",".join(str(length) for length in plan["prompt_lengths"]),
         "--new-tokens": plan["new_tokens"],
@@ -27,8 +27,8 @@ def measure_command(folder: str, configuration: dict[str, Any]) -> str:
         "--budget": cache["budget"],
         "--recent": cache["recent"],
         "--sinks": cache["sinks"],
-        "--draft-policy": draft_cache["policy"],
-        "--draft-budget": draft_cache["budget"],
+        "--draft-policy": draft_cache.get("policy"),
+        "--draft-budget": draft_cache.get("budget"),
         "--temperature": sampling["temperature"],
         "--top-k": sampling["top_k"],
         "--top-p": sampling["top_p"],

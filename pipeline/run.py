@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgepipe.errors import ContextError
+from edgepipe.errors import ContextError, RecipeError
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.session import DecodeOptions, Session
 from edgepipe.runtimes.llm.generate import Generation, generate
@@ -84,10 +84,18 @@ class Conversation:
         raw: bool = False,
         turns: int | None = None,
     ) -> None:
-        """``turns=1`` sizes the caches for one prompt and answer, None for the model's whole context."""
+        """``turns=1`` sizes the caches for one prompt and answer, None for the model's whole context.
+
+        Raises:
+            RecipeError: no token is asked for, or a stop string is empty.
+        """
+        if max_new_tokens < 1:
+            raise RecipeError(f"max_new_tokens is {max_new_tokens}: expected 1 or more")
+        if "" in stop:
+            raise RecipeError("a stop string is empty: it would end every answer before it begins")
         self.session = session
         self.max_new_tokens = max_new_tokens
-        self.stop = stop
+        self.stop = [stop] if isinstance(stop, str) else stop
         self.stop_tokens = stop_tokens
         self.raw = raw or session.template is None
         self.turns = turns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +42,8 @@ class CacheOptions:
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             raise RecipeError(f"policy is {self.policy!r}: expected one of {', '.join(POLICIES)}")
+        if self.recent is not None and self.policy != "h2o":
+            raise RecipeError(f"recent belongs to policy h2o, and the policy is {self.policy}: leave out --recent")
         if (self.policy == "full") != (self.budget is None):
             raise RecipeError(
                 f"policy {self.policy} {'takes no' if self.budget else 'needs a'} budget: "
@@ -58,7 +61,9 @@ class DecodeOptions:
         chunk: prompt tokens that go through the model at once.
         drafter: a name from `DRAFTERS`, or ``none``.
         gamma: most guesses per round.
-        cache, draft_cache: how the target's and the draft's KV caches are kept.
+        cache: how the target's KV cache is kept.
+        draft_cache: how the draft's is; None: in full beside a full one, else in a window of the target's budget, so
+            that memory stays constant for both.
         sampling: how tokens are chosen.
     """
 
@@ -68,7 +73,7 @@ class DecodeOptions:
     drafter: str = "none"
     gamma: int = 4
     cache: CacheOptions = field(default_factory=CacheOptions)
-    draft_cache: CacheOptions = field(default_factory=CacheOptions)
+    draft_cache: CacheOptions | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
     def __post_init__(self) -> None:
@@ -76,11 +81,12 @@ class DecodeOptions:
             raise RecipeError(f"engine is {self.engine!r}: expected one of {', '.join(ENGINES)}")
         if self.drafter not in (*DRAFTERS, "none"):
             raise RecipeError(f"drafter is {self.drafter!r}: expected one of {', '.join(DRAFTERS)}, none")
-        for name in ("chunk", "gamma"):
-            if getattr(self, name) < 1:
-                raise RecipeError(f"{name} is {getattr(self, name)}: expected 1 or more")
-        if self.threads is not None and self.threads < 1:
-            raise RecipeError(f"threads is {self.threads}: expected 1 or more")
+        cores = os.cpu_count() or 1
+        for name, most in (("chunk", 2**16), ("gamma", 2**10), ("threads", cores)):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= most:
+                why = ", the cores of this machine" if name == "threads" else ""
+                raise RecipeError(f"{name} is {value}: expected 1 to {most}{why}")
 
 
 class Session:
@@ -125,7 +131,9 @@ class Session:
         target = self.cached("target", options.cache, total_tokens)
         drafter: Drafter | None = None
         if options.drafter == "model":
-            draft = self.cached("draft", options.draft_cache, total_tokens)
+            budget = options.cache.budget
+            beside = CacheOptions() if budget is None else CacheOptions("window", budget)
+            draft = self.cached("draft", options.draft_cache or beside, total_tokens)
             drafter = load(DRAFTERS["model"])(draft, sampler, self.spec.vocab_size)
         elif options.drafter != "none":
             drafter = load(DRAFTERS[options.drafter])()
@@ -133,16 +141,28 @@ class Session:
         return SpeculativeDecoder(target, sampler, drafter, options.gamma, stops)
 
     def cached(self, component: str, cache: CacheOptions, total_tokens: int) -> CachedDecoder:
-        """One component's decoder with a fresh cache, kept as ``cache`` says."""
+        """One component's decoder with a fresh cache, kept as ``cache`` says.
+
+        Raises:
+            RecipeError: the cache is larger than this machine's memory, or its budget too small.
+        """
         spec = self._spec(component)
         policy = self._policy(spec, cache, total_tokens)
         chunk = min(self.options.chunk, total_tokens)
         widest = max(chunk, self.options.gamma + 1)
-        rows = KVCache(spec, policy.budget, widest, scored=policy.needs_scores)
+        try:
+            rows = KVCache(spec, policy.budget, widest, scored=policy.needs_scores)
+        except (MemoryError, OverflowError, ValueError) as error:  # numpy has all three for arrays too large
+            size = (policy.budget + widest) * spec.kv_bytes_per_token / 2**30
+            raise RecipeError(
+                f"a KV cache of {policy.budget + widest} tokens takes {size:.1f} GiB, more than there is: "
+                "give a smaller --budget, --chunk or --max-new-tokens"
+            ) from error
         return CachedDecoder(self._engine(component, policy.needs_scores), rows, policy, chunk)
 
     def _token_id(self, token: str) -> int:
-        found = self.tokenizer.id(token)
+        # What is not UTF-8 on the command line arrives as surrogates, which no token has.
+        found = self.tokenizer.id(token.encode(errors="backslashreplace").decode())
         if found is None and token.isdecimal() and int(token) < self.spec.vocab_size:
             found = int(token)
         if found is None:
@@ -159,15 +179,19 @@ class Session:
         newest = self.options.gamma + 1
         if budget < 2 * newest:
             raise RecipeError(f"the budget is {budget} tokens: at gamma {self.options.gamma} give {2 * newest} or more")
+        # What the text cannot fill need not be allocated.
+        slots = min(budget, max(total_tokens, 2 * newest))
         if cache.policy == "window":
-            policy = load(POLICIES["window"])(budget, cache.sinks)
+            if not 0 <= cache.sinks <= budget - newest:
+                raise RecipeError(f"sinks is {cache.sinks}: expected at most {budget - newest} of a budget of {budget}")
+            policy = load(POLICIES["window"])(slots, cache.sinks)
             return policy
         recent = budget // 2 if cache.recent is None else cache.recent
         if not newest <= recent <= budget:
             raise RecipeError(
                 f"recent is {recent}: expected at least gamma + 1 = {newest} and at most the budget of {budget}"
             )
-        policy = load(POLICIES["h2o"])(budget, recent, normalise=cache.normalise)
+        policy = load(POLICIES["h2o"])(slots, min(recent, slots), normalise=cache.normalise)
         return policy
 
     def _engine(self, component: str, scored: bool) -> Decoder:

@@ -20,7 +20,7 @@ class SamplingParams:
         top_p: keep the smallest set of tokens whose probability reaches it (Holtzman et al. 2020).
         min_p: drop tokens less probable than this share of the most probable one (Nguyen et al. 2024).
         repetition_penalty: logits of tokens already in the text are divided by it if positive, multiplied if
-            negative (Keskar et al. 2019, section 4.1).
+            negative (Keskar et al. 2019, section 4.1); 0.01 to 100.
         seed: of the random generator; None draws a fresh one.
 
     Raises:
@@ -40,7 +40,8 @@ class SamplingParams:
             ("top_k", self.top_k >= 0, "0 (off) or more"),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("min_p", 0 <= self.min_p < 1, "at least 0 and below 1"),
-            ("repetition_penalty", 0 < self.repetition_penalty < float("inf"), "above 0 (1 is off)"),
+            ("repetition_penalty", 0.01 <= self.repetition_penalty <= 100, "0.01 to 100 (1 is off)"),
+            ("seed", self.seed is None or self.seed >= 0, "0 or more"),
         ):
             if not fits:
                 raise RecipeError(f"{name} is {getattr(self, name)}: expected {expected}")
@@ -89,7 +90,8 @@ class Sampler:
         else:
             kept = np.arange(scores.size)
         weights = scores[kept].astype(np.float64)
-        weights = np.exp((weights - weights.max()) / params.temperature)
+        with np.errstate(over="ignore"):  # a temperature next to 0 sends all but the best to minus infinity
+            weights = np.exp((weights - weights.max()) / params.temperature)
         weights /= weights.sum()
         if params.top_p < 1:
             order = np.argsort(-weights, kind="stable")

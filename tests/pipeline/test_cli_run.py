@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,61 @@ def test_a_text_beyond_the_context_needs_a_policy(edgepipe: Any, tiny_bundle: Pa
         assert code == 0, err
 
 
+@pytest.mark.parametrize("budget", ["999GiB", "1000000000", "200%", "999999999999%"])
+@pytest.mark.parametrize("policy", ["h2o", "window"])
+def test_a_budget_that_the_text_cannot_fill_is_the_full_cache(
+    edgepipe: Any, tiny_bundle: Path, policy: str, budget: str
+) -> None:
+    flags = (tiny_bundle, PROMPT, "-n", 20, "--json")
+    full = json.loads(edgepipe(*flags)[1])
+    assert json.loads(edgepipe(*flags, "--policy", policy, "--budget", budget)[1])["tokens"] == full["tokens"]
+
+
+@pytest.mark.parametrize("policy", ["h2o", "window"])
+@pytest.mark.parametrize("drafter", ["lookup", "model"])
+def test_under_a_budget_no_cache_grows_with_the_text(
+    edgepipe: Any, tiny_bundle: Path, policy: str, drafter: str
+) -> None:
+    flags = ("--raw", "--policy", policy, "--budget", 64, "--drafter", drafter, "-n", 20, "--json")
+    short, long = (json.loads(edgepipe(tiny_bundle, "dog " * count, *flags)[1]) for count in (400, 4000))
+    assert long["prompt_tokens"] > 8 * short["prompt_tokens"]
+    assert long["kv_bytes"] == short["kv_bytes"]
+
+
+def test_a_chat_under_a_budget_outgrows_the_context(edgepipe: Any, tiny_bundle: Path) -> None:
+    turns = "".join(f"turn {number} of the dog\n" for number in range(40))
+    code, _, err = edgepipe(tiny_bundle, "--chat", "--policy", "h2o", "--budget", 64, "-n", 8, stdin=turns)
+    assert code == 0
+    assert len(err.splitlines()) == 40
+
+
+def test_an_error_after_some_text_stands_on_a_line_of_its_own(
+    edgepipe: Any, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: SpeculativeDecoder, limit: int) -> Any:
+        raise EngineError("onnxruntime failed")
+
+    monkeypatch.setattr(SpeculativeDecoder, "step", broken)
+    code, out, err = edgepipe(tiny_bundle, PROMPT, "--raw")
+    assert (code, err) == (1, "error: onnxruntime failed\n")
+    assert out.endswith("\n")
+
+
+@pytest.mark.parametrize("name", ["stdin", "stdout", "stderr"])
+def test_a_closed_stream_is_an_empty_one(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(sys, name, None)
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["run", str(tiny_bundle), *([] if name == "stdin" else ["x"]), "-n", "2"])
+    assert caught.value.code == 0
+
+
+@pytest.mark.parametrize("token", [-1, 304, 10**9])
+def test_a_token_that_the_model_does_not_have_is_refused(tiny_bundle: Path, token: int) -> None:
+    decoder = opened(tiny_bundle).decoder(20)
+    with pytest.raises(EngineError, match="beyond the model's"):
+        decoder.start([1, token])
+
+
 def test_the_answer_ends_with_the_context(edgepipe: Any, tiny_bundle: Path) -> None:
     answer = json.loads(edgepipe(tiny_bundle, "dog " * 200, "--raw", "-n", 10_000, "--json")[1])
     assert answer["prompt_tokens"] + len(answer["tokens"]) == 512
@@ -156,6 +212,18 @@ def test_the_answer_ends_with_the_context(edgepipe: Any, tiny_bundle: Path) -> N
         (["x", "--policy", "h2o", "--budget", "4"], 1, "give 10 or more"),
         (["x", "--policy", "h2o", "--budget", "64", "--recent", "3"], 1, "gamma + 1 = 5"),
         (["x", "--policy", "h2o", "--budget", "64", "--recent", "65"], 1, "at most the budget"),
+        (["x", "--policy", "window", "--budget", "64", "--recent", "8"], 1, "recent belongs to policy h2o"),
+        (["x", "--policy", "window", "--budget", "20", "--sinks", "100"], 1, "sinks is 100: expected at most 15"),
+        (["x", "-n", "99999999999999", "--policy", "window", "--budget", "50%"], 1, "smaller --budget"),
+        (["x", "--gamma", "1000000000"], 1, "gamma is 1000000000: expected 1 to 1024"),
+        (["x", "--threads", "99999999999"], 1, "cores of this machine"),
+        (["x", "--seed", "-1"], 1, "seed"),
+        (["x", "--stop", ""], 1, "stop string"),
+        (["x", "--stop-token", "\udcff"], 1, "no token"),
+        (["x", "--stop-token", "99999"], 1, "no token"),
+        (["x", "--draft-budget", "20"], 2, "--draft-policy"),
+        (["x", "--verify"], 2, "--verify"),
+        (["x", "--file", "-"], 2, "given twice"),
         (["x", "--temperature", "-1"], 1, "temperature"),
         (["x", "--stop-token", "<|nonsense|>"], 1, "no token"),
         (["x", "--policy", "lru"], 2, "--policy"),

@@ -128,7 +128,7 @@ def test_kv_bytes_are_those_of_the_caches(report: Report) -> None:
         widest = max(min(16, total), 4)
         assert prompt["plain"] is not None
         assert prompt["plain"]["kv_bytes"] == 512 * (total + widest)
-        assert prompt["measured"]["kv_bytes"] == 512 * (24 + widest) + 512 * (total + widest)
+        assert prompt["measured"]["kv_bytes"] == 2 * 512 * (min(24, total) + widest)
 
 
 def test_cost_curve(report: Report) -> None:

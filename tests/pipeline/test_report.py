@@ -212,7 +212,7 @@ def test_every_table_is_rectangular(report: Report) -> None:
 
 
 ODD = DecodeOptions(
-    threads=3,
+    threads=1,
     chunk=64,
     drafter="model",
     gamma=7,

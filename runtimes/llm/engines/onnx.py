@@ -8,12 +8,18 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import onnxruntime as ort
 
 from edgepipe.errors import EngineError
 from edgepipe.runtimes.llm.kv_cache import KVCache
 from edgepipe.runtimes.llm.rope import cos_sin_tables
 from edgepipe.runtimes.llm.spec import DecoderSpec
+
+try:
+    import onnxruntime as ort
+except ImportError as error:
+    raise EngineError(
+        f"onnxruntime cannot be loaded ({error}): pip install onnxruntime, on Termux pkg install python-onnxruntime"
+    ) from error
 
 
 class OnnxDecoder:
@@ -67,9 +73,15 @@ class OnnxDecoder:
         """One run of the graph; see `edgepipe.runtimes.llm.decoder.Decoder.forward`.
 
         Raises:
-            EngineError: onnxruntime fails.
+            EngineError: onnxruntime fails, or a token is not in the model's vocabulary.
         """
         width = len(tokens)
+        # The quantised table does not check, and would read whatever lies behind it.
+        if not 0 <= min(tokens) <= max(tokens) < self.spec.vocab_size:
+            raise EngineError(
+                f"the text has a token beyond the model's {self.spec.vocab_size}: the bundle's tokenizer is not the "
+                "model's, export it again"
+            )
         rows = 1 if last_only else width
         if self._logits.shape[0] < rows:
             self._logits = np.empty((rows, self.spec.vocab_size), np.float32)

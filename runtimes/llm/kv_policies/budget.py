@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from fractions import Fraction
 
 from edgepipe.errors import RecipeError
 
@@ -21,16 +22,16 @@ def parse_budget(text: str, *, total_tokens: int, bytes_per_token: int) -> int:
     Raises:
         RecipeError: the text is none of these, or allows no token.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%|KiB|MiB|GiB)?\s*", text)
+    found = re.fullmatch(r"\s*(\d{1,15}|\d{1,15}\.\d{1,15}(?=\s*[%KMG]))\s*(%|KiB|MiB|GiB)?\s*", text)
     if found is None:
         raise RecipeError(f"budget is {text!r}: expected tokens (512), a share (20%) or memory (64MiB)")
-    number, unit = float(found[1]), found[2]
+    number, unit = Fraction(found[1]), found[2]
     if unit == "%":
         tokens = math.ceil(total_tokens * number / 100)
     elif unit:
-        tokens = int(number * _UNITS[unit] // bytes_per_token)
+        tokens = math.floor(number * _UNITS[unit] / bytes_per_token)
     else:
-        tokens = int(number)
+        tokens = math.floor(number)
     if tokens < 1:
         raise RecipeError(f"budget {text!r} allows no token: one takes {bytes_per_token} bytes, give more")
     return tokens

@@ -14,7 +14,7 @@ class Window(Policy):
     def __init__(self, budget: int, sinks: int = 4) -> None:
         """``sinks`` first tokens are never evicted; ``budget - sinks`` recent ones stay beside them."""
         super().__init__(budget)
-        self.sinks = min(sinks, budget // 2)
+        self.sinks = sinks
 
     def victims(self, cache: KVCache, count: int) -> np.ndarray:
         """The ``count`` oldest slots whose position is not a sink's."""

@@ -48,6 +48,17 @@ def test_equals_transformers(
     assert found.sum() == pytest.approx(1.0)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("temperature", [1e-320, 1e-6, 1e6, 1e308])
+@pytest.mark.parametrize("penalty", [0.01, 1.0, 100.0])
+def test_the_ends_of_every_range_still_give_a_distribution(temperature: float, penalty: float) -> None:
+    sampler = Sampler(SamplingParams(temperature, 50, 1e-9, 0.99, penalty))
+    sampler.start(range(100))
+    found = sampler.distribution(np.random.default_rng(0).normal(size=100).astype(np.float32) * 30)
+    assert found.sum() == pytest.approx(1.0)
+    assert found.min() >= 0.0
+
+
 def test_draws_follow_the_distribution_and_never_leave_it() -> None:
     sampler = Sampler(SamplingParams(1.0, seed=1))
     probabilities = np.array([0.0, 0.3, 0.0, 0.5, 0.2, 0.0])
@@ -81,6 +92,9 @@ def test_greedy_takes_the_penalised_best() -> None:
         {"top_p": 1.1},
         {"min_p": 1.0},
         {"repetition_penalty": 0.0},
+        {"repetition_penalty": 1e-40},
+        {"repetition_penalty": 1e300},
+        {"seed": -1},
     ],
 )
 def test_a_value_out_of_range_is_named(bad: dict[str, float]) -> None:
