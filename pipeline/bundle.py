@@ -13,15 +13,13 @@ inode has changed; the stamp that remembers it is in the user's cache folder, so
 from __future__ import annotations
 
 import hashlib
-import json
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 from edgepipe.cache import cache_folder
 from edgepipe.errors import BundleError
+from edgepipe.pipeline.manifest import MANIFEST, damaged, read_manifest
 
-SCHEMA_VERSION = 1
-MANIFEST = "edgepipe.json"
 CHECKSUMS = "SHA256SUMS"
 
 
@@ -42,7 +40,7 @@ class Bundle:
             BundleError: a file is missing, damaged or truncated, or the bundle is of another schema version.
         """
         folder = Path(folder)
-        bundle = cls(folder, _read_manifest(folder))
+        bundle = cls(folder, read_manifest(folder))
         bundle._check_checksums()
         bundle._check_sizes()
         if verify and not (stamp := bundle._stamp()).exists():
@@ -68,13 +66,13 @@ class Bundle:
         """
         for name, expected in self.manifest["files"].items():
             if sha256(self.folder / name) != expected["sha256"]:
-                raise _damaged(self.folder / name, "its SHA-256 is not the one in " + MANIFEST)
+                raise damaged(self.folder / name, "its SHA-256 is not the one in " + MANIFEST)
 
     def _check_checksums(self) -> None:
         """edgepipe.json and SHA256SUMS say the same. Only then is edgepipe.json fit to judge other files."""
         path = self.folder / CHECKSUMS
         if not path.is_file():
-            raise _damaged(path, "it is missing")
+            raise damaged(path, "it is missing")
         if path.read_bytes() != checksums(self.manifest["files"], sha256(self.folder / MANIFEST)).encode():
             raise BundleError(
                 f"{self.folder}: {MANIFEST} and {CHECKSUMS} do not agree, one of them is damaged; "
@@ -86,9 +84,9 @@ class Bundle:
         for name, expected in self.manifest["files"].items():
             path = self.folder / name
             if not path.is_file():
-                raise _damaged(path, "it is missing")
+                raise damaged(path, "it is missing")
             if (found := path.stat().st_size) != expected["bytes"]:
-                raise _damaged(path, f"it has {found} bytes, expected {expected['bytes']}")
+                raise damaged(path, f"it has {found} bytes, expected {expected['bytes']}")
 
     def _stamp(self) -> Path:
         """The file whose existence says that these very files were hashed and found right."""
@@ -109,55 +107,6 @@ def checksums(files: dict[str, dict[str, Any]], manifest_hash: str) -> str:
     """Content of SHA256SUMS: a line ``<sha256>  <path>`` for each file and for edgepipe.json, by path."""
     hashes = {name: entry["sha256"] for name, entry in files.items()} | {MANIFEST: manifest_hash}
     return "".join(f"{hashes[name]}  {name}\n" for name in sorted(hashes))
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    """Read edgepipe.json and check all that can be checked without the other files."""
-    path = folder / MANIFEST
-    if not path.is_file():
-        found = "has no edgepipe.json" if folder.is_dir() else "is no folder"
-        raise BundleError(f"{folder} {found}: expected a bundle, as `edgepipe export -o BUNDLE` writes it")
-    try:
-        manifest = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise _damaged(path, f"it is not JSON ({error})") from error
-    if not isinstance(manifest, dict) or not isinstance(version := manifest.get("schema_version"), int):
-        raise _damaged(path, "it has no schema_version")
-    if version > SCHEMA_VERSION:
-        raise BundleError(
-            f"{path} has schema version {version}, this edgepipe reads {SCHEMA_VERSION}: pip install --upgrade edgepipe"
-        )
-    if version < SCHEMA_VERSION:
-        raise BundleError(
-            f"{path} has schema version {version}, this edgepipe reads {SCHEMA_VERSION}: export the bundle again"
-        )
-    for key in ("bundle_id", "components", "files"):
-        if key not in manifest:
-            raise _damaged(path, f"it has no {key}")
-    _check_entries(path, manifest["files"])
-    return manifest
-
-
-def _check_entries(path: Path, files: object) -> None:
-    """``files`` maps paths inside the bundle to ``{"sha256": str, "bytes": int}``."""
-    if not isinstance(files, dict):
-        raise _damaged(path, "its files are no table")
-    for name, entry in files.items():
-        if not _stays_inside(name):
-            raise _damaged(path, f"the file name {name!r} leads out of the bundle")
-        whole = isinstance(entry, dict) and isinstance(entry.get("sha256"), str) and isinstance(entry.get("bytes"), int)
-        if not whole:
-            raise _damaged(path, f"its entry of {name} lacks sha256 or bytes")
-
-
-def _stays_inside(name: str) -> bool:
-    """Whether a file name is relative and free of ``..``, as POSIX and as Windows read it."""
-    readings = (PurePosixPath(name), PureWindowsPath(name))
-    return bool(name) and all(not reading.anchor and ".." not in reading.parts for reading in readings)
-
-
-def _damaged(path: Path, reason: str) -> BundleError:
-    return BundleError(f"{path} is damaged: {reason}; copy or export the bundle again")
 
 
 def _leave(stamp: Path) -> None:

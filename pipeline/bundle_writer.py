@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from edgepipe.errors import BundleError
-from edgepipe.pipeline.bundle import CHECKSUMS, MANIFEST, SCHEMA_VERSION, checksums, sha256
+from edgepipe.pipeline.bundle import CHECKSUMS, checksums, sha256
 from edgepipe.pipeline.exchange import exchange
+from edgepipe.pipeline.manifest import MANIFEST, SCHEMA_VERSION
 from edgepipe.pipeline.model_card import model_card
 
 try:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from reprlib import repr as shown
+from typing import Any, TypeGuard
 
 import numpy as np
 
+from edgepipe.errors import BundleError
 from edgepipe.runtimes.llm.decoder import CachedDecoder
 from edgepipe.runtimes.llm.engines.onnx import OnnxDecoder
 from edgepipe.runtimes.llm.kv_cache import KVCache
@@ -25,6 +29,24 @@ FP32_TOLERANCE = 1e-2
 QUANTIZED_TOLERANCE = 1.0
 
 
+@dataclass(frozen=True)
+class GoldenCase:
+    """A prompt, the greedy tokens that follow, and ids and values of the largest logits after the prompt."""
+
+    prompt_ids: tuple[int, ...]
+    greedy_ids: tuple[int, ...]
+    top_ids: tuple[int, ...]
+    top_values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Golden:
+    """What `write_reference` wrote; ``tolerance`` is that of a logit. There is at least one case."""
+
+    tolerance: float
+    cases: tuple[GoldenCase, ...]
+
+
 def write_reference(path: Path, component: Path, spec: DecoderSpec, quantized: bool) -> None:
     """Run the plain graph in ``component`` on fixed prompts and write what it answers.
 
@@ -39,6 +61,52 @@ def write_reference(path: Path, component: Path, spec: DecoderSpec, quantized: b
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(golden) + "\n", encoding="utf-8")
+
+
+def read_reference(path: Path, vocab_size: int) -> Golden:
+    """Read what `write_reference` wrote for a decoder of ``vocab_size`` tokens.
+
+    Raises:
+        BundleError: there is nothing to replay, or a value is of a wrong type or out of its range.
+    """
+    try:
+        golden = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, f"it is not JSON ({error})") from error
+    tolerance, cases = (golden.get(key) if isinstance(golden, dict) else None for key in ("tolerance", "cases"))
+    if not _is_finite(tolerance) or tolerance < 0:
+        raise _damaged(path, f"tolerance is {shown(tolerance)}, expected a number of 0 or more")
+    if not isinstance(cases, list) or not cases:
+        raise _damaged(path, f"cases is {shown(cases)}, expected one prompt or more")
+    return Golden(
+        tolerance, tuple(_read_case(path, f"cases[{index}]", case, vocab_size) for index, case in enumerate(cases))
+    )
+
+
+def _read_case(path: Path, where: str, case: object, vocab_size: int) -> GoldenCase:
+    table = case if isinstance(case, dict) else {}
+    top = table["logits_top"] if isinstance(table.get("logits_top"), dict) else {}
+    prompt = _token_ids(path, f"{where}.prompt_ids", table.get("prompt_ids"), vocab_size)
+    greedy = _token_ids(path, f"{where}.greedy_ids", table.get("greedy_ids"), vocab_size)
+    ids = _token_ids(path, f"{where}.logits_top.ids", top.get("ids"), vocab_size)
+    values = top.get("values")
+    if not isinstance(values, list) or len(values) != len(ids) or not all(map(_is_finite, values)):
+        raise _damaged(path, f"{where}.logits_top.values is {shown(values)}, expected {len(ids)} numbers")
+    return GoldenCase(prompt, greedy, ids, tuple(values))
+
+
+def _token_ids(path: Path, key: str, ids: object, vocab_size: int) -> tuple[int, ...]:
+    if isinstance(ids, list) and ids and all(type(id) is int and 0 <= id < vocab_size for id in ids):
+        return tuple(ids)
+    raise _damaged(path, f"{key} is {shown(ids)}, expected token ids from 0 to {vocab_size - 1}")
+
+
+def _is_finite(value: object) -> TypeGuard[float]:
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def _damaged(path: Path, reason: str) -> BundleError:
+    return BundleError(f"{path} is damaged: {reason}; export the bundle again")
 
 
 def _case(engine: OnnxDecoder, prompt: list[int]) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from edgepipe.errors import BundleError, ValidationFailed
+from edgepipe.pipeline.reference import GoldenCase, read_reference
 from edgepipe.pipeline.session import CacheOptions, Session
 from edgepipe.runtimes.llm.decoder import CachedDecoder
+from edgepipe.runtimes.llm.spec import DecoderSpec
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def verify_reference(session: Session) -> Outcome:
     """Replay ``reference/`` through the engine, teacher-forced: each golden token is fed, whatever this device chose.
 
     Raises:
-        BundleError: the bundle has no golden outputs.
+        BundleError: the bundle has no golden outputs, or they are damaged.
         ValidationFailed: a logit or a greedy token differs by more than the golden file's tolerance.
     """
     cases = tokens = near_ties = 0
@@ -55,31 +56,31 @@ def verify_reference(session: Session) -> Outcome:
         name = f"reference/{component}.json"
         if name not in session.bundle.manifest["files"]:
             raise BundleError(f"{session.bundle.folder} has no {name} to replay: export the bundle again")
-        golden = json.loads(session.bundle.path(name).read_text(encoding="utf-8"))
-        for number, case in enumerate(golden["cases"]):
-            length = len(case["prompt_ids"]) + len(case["greedy_ids"])
-            decoder = session.cached(component, CacheOptions(), length)
+        spec = DecoderSpec.from_json(session.bundle.manifest["components"][component]["spec"])
+        golden = read_reference(session.bundle.path(name), spec.vocab_size)
+        for number, case in enumerate(golden.cases):
+            decoder = session.cached(component, CacheOptions(), len(case.prompt_ids) + len(case.greedy_ids))
             where = f"{component}, golden prompt {number}"
-            ties, difference = _replay(decoder, case, golden["tolerance"], where)
-            cases, tokens = cases + 1, tokens + len(case["greedy_ids"])
+            ties, difference = _replay(decoder, case, golden.tolerance, where)
+            cases, tokens = cases + 1, tokens + len(case.greedy_ids)
             near_ties, worst = near_ties + ties, max(worst, difference)
     return Outcome(components, cases, tokens, near_ties, worst)
 
 
-def _replay(decoder: CachedDecoder, case: dict[str, Any], tolerance: float, where: str) -> tuple[int, float]:
+def _replay(decoder: CachedDecoder, case: GoldenCase, tolerance: float, where: str) -> tuple[int, float]:
     """Near-ties and largest logit difference of one case."""
-    logits = decoder.prefill(case["prompt_ids"])
-    top = case["logits_top"]
-    difference = max(abs(float(logits[token]) - value) for token, value in zip(top["ids"], top["values"], strict=True))
-    if difference > tolerance:
+    logits = decoder.prefill(case.prompt_ids)
+    top = zip(case.top_ids, case.top_values, strict=True)
+    difference = max(abs(float(logits[token]) - value) for token, value in top)
+    if not difference <= tolerance:  # neither is NaN
         raise ValidationFailed(
             f"{where}: a logit differs by {difference:.3g} from the golden one, expected at most {tolerance:g}: "
             "this device's engine computes otherwise, update onnxruntime or report it"
         )
     near_ties = 0
-    for step, expected in enumerate(case["greedy_ids"]):
+    for step, expected in enumerate(case.greedy_ids):
         gap = float(logits.max() - logits[expected])
-        if gap > tolerance:
+        if not gap <= tolerance:
             raise ValidationFailed(
                 f"{where}: greedy token {step} is {int(logits.argmax())}, expected {expected} "
                 f"({gap:.3g} below it, tolerance {tolerance:g})"

@@ -37,6 +37,8 @@ def manifest() -> dict[str, Any]:
         "source": {"kind": "hugging_face", "name": "someone/model", "revision": "abc", "licence": "Apache-2.0"},
         "spec": spec.to_json(),
         "precision": {"mlp": "int4"},
+        "formats": {"onnx": {"plain": "README.md", "scored": "README.md"}},
+        "tokenizer": "README.md",
     }
     return {
         "created": "2026-01-01T00:00:00+00:00",
