@@ -1,20 +1,19 @@
 """Writing a bundle so that its final name only ever holds a whole one.
 
-The work happens in ``.NAME.partial-XXXXXXXX`` beside the destination, locked by the writing process. When all is
-written, hashed and on the disk, one rename makes it the bundle. A process that dies at any moment leaves such a
-hidden folder behind, which the next export to the same destination removes: the lock tells that its writer is dead.
+The work happens in a hidden folder beside the destination. When all is written, hashed and on the disk, one rename
+makes it the bundle.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
-import secrets
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from reprlib import repr as shown
 from typing import Any
 
 from edgepipe.errors import BundleError
@@ -22,11 +21,10 @@ from edgepipe.pipeline.bundle import CHECKSUMS, checksums, sha256
 from edgepipe.pipeline.exchange import exchange
 from edgepipe.pipeline.manifest import MANIFEST, SCHEMA_VERSION
 from edgepipe.pipeline.model_card import model_card
+from edgepipe.pipeline.partial_folder import partial_folder
+from edgepipe.pipeline.termination import termination_cleans_up
 
-try:
-    import fcntl
-except ImportError:  # Windows has no flock: folders of dead writers stay there until someone removes them
-    fcntl = None  # type: ignore[assignment]
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class BundleDraft:
@@ -58,23 +56,34 @@ def write_bundle(destination: Path | str, force: bool = False) -> Iterator[Bundl
     """Write a bundle into a temporary folder; it becomes ``destination`` when the block ends without an error.
 
     With ``force`` a bundle that is there already is replaced, at the end and in one step. A folder that holds
-    anything that is not the bundle's is never replaced.
+    anything that is not the bundle's is never replaced. A signal that ends the process removes what was begun.
 
     Raises:
-        BundleError: the destination exists and may not be replaced, or cannot be written.
+        BundleError: the destination exists and may not be replaced, or cannot be written, or the disk is full.
     """
-    destination = Path(os.path.realpath(destination))
-    check_destination(destination, force)
-    with _partial_folder(destination) as folder:
-        draft = BundleDraft(folder)
-        yield draft
-        draft.seal()
+    try:
+        destination = Path(os.path.realpath(destination))
         check_destination(destination, force)
-        if destination.exists():
-            exchange(folder, destination)  # what was replaced goes with the partial folder
-        else:
-            os.rename(folder, destination)
-        _to_disk(destination.parent)
+    except (OSError, ValueError) as error:  # too long, a NUL byte, a folder that may not be read
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise BundleError(f"cannot write {shown(str(destination))}: {reason}; give another name") from error
+    try:
+        with termination_cleans_up(), partial_folder(destination) as folder:
+            draft = BundleDraft(folder)
+            yield draft
+            draft.seal()
+            check_destination(destination, force)
+            if destination.exists():
+                exchange(folder, destination)  # what was replaced goes with the partial folder
+            else:
+                os.rename(folder, destination)
+            _to_disk(destination.parent)
+    except OSError as error:
+        if error.errno not in _NO_SPACE:
+            raise
+        raise BundleError(
+            f"cannot write {destination}: {error.strerror}; free some, or give a place on another disk"
+        ) from error
 
 
 def check_destination(destination: Path, force: bool) -> None:
@@ -95,15 +104,30 @@ def check_destination(destination: Path, force: bool) -> None:
         raise BundleError(f"{destination} exists: give another name, or --force to replace it")
     if empty:
         return
+    if foreign := _foreign(destination):
+        raise BundleError(f"{destination} also holds {foreign}, which is no part of the bundle: move it away")
+
+
+def _foreign(bundle: Path) -> str | None:
+    """The first file, link or folder in a bundle that its edgepipe.json does not tell of.
+
+    Raises:
+        BundleError: edgepipe.json cannot be read.
+    """
+    manifest = bundle / MANIFEST
     try:
-        own = {MANIFEST, CHECKSUMS, *json.loads(manifest.read_bytes())["files"]}
-    except (ValueError, KeyError, TypeError) as error:
+        listed = list(json.loads(manifest.read_bytes())["files"])
+        files = {PurePosixPath(name) for name in (MANIFEST, CHECKSUMS, *listed)}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BundleError(
             f"{manifest} cannot be read, so it is not certain that the folder is a bundle: remove it yourself"
         ) from error
-    found = {path.relative_to(destination).as_posix() for path in destination.rglob("*") if not path.is_dir()}
-    if foreign := sorted(found - own):
-        raise BundleError(f"{destination} also holds {foreign[0]}, which is no part of the bundle: move it away")
+    folders = {parent for file in files for parent in file.parents}
+    for path in sorted(bundle.rglob("*")):
+        name = PurePosixPath(path.relative_to(bundle).as_posix())
+        if path.is_symlink() or name not in (folders if path.is_dir() else files):
+            return str(name)
+    return None
 
 
 def bundle_id(files: dict[str, dict[str, Any]]) -> str:
@@ -112,74 +136,9 @@ def bundle_id(files: dict[str, dict[str, Any]]) -> str:
     return hashlib.sha256(listing.encode()).hexdigest()[:16]
 
 
-@contextmanager
-def _partial_folder(destination: Path) -> Iterator[Path]:
-    """A new, locked folder beside ``destination``, removed at the end unless it was renamed."""
-    prefix = f".{destination.name}.partial-"
-    try:
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        for other in list(destination.parent.iterdir()):
-            if other.name.startswith(prefix):
-                _remove_if_abandoned(other)
-        folder, lock = _new_locked_folder(destination.parent, prefix)
-    except OSError as error:
-        raise BundleError(f"cannot write into {destination.parent}: {error.strerror}; choose another place") from error
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
-
-
-def _new_locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
-    """Make a folder and lock it; None stands for a file system without locks."""
-    while True:
-        folder = parent / (prefix + secrets.token_hex(4))
-        folder.mkdir()
-        lock = _lock(folder, wait=True)
-        if folder.exists():  # else another process took it for abandoned before it was locked
-            return folder, lock
-        if lock is not None:
-            os.close(lock)
-
-
-def _lock(folder: Path, wait: bool) -> int | None:
-    """Lock a folder until the returned descriptor is closed, also by the death of this process.
-
-    Returns None where folders cannot be locked. Raises BlockingIOError when another process holds the lock and
-    ``wait`` is False.
-    """
-    if fcntl is None:
-        return None
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        if isinstance(error, BlockingIOError):
-            raise
-        return None
-    return descriptor
-
-
-def _remove_if_abandoned(folder: Path) -> None:
-    """Remove a partial folder whose writer is dead; leave it when that is not certain."""
-    try:
-        lock = _lock(folder, wait=False)
-    except BlockingIOError:
-        return
-    if lock is not None:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
-
-
 def _to_disk(path: Path) -> None:
     """Wait until a file or folder is on the disk."""
-    if fcntl is None:  # Windows cannot flush what is open for reading
+    if os.name == "nt":  # Windows cannot flush what is open for reading
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:

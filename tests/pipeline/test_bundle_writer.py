@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,6 +37,17 @@ while True:
         for index in range(30):
             (draft.folder / f"{index}.txt").write_text(marker * 1000)
     print("written", flush=True)
+"""
+
+# Begins a bundle and does not end it.
+SLEEPER = """
+import sys, time
+from edgepipe.pipeline.bundle_writer import write_bundle
+
+with write_bundle(sys.argv[1]) as draft:
+    (draft.folder / "a.txt").write_text("half")
+    print("inside", flush=True)
+    time.sleep(600)
 """
 
 Write = Callable[..., None]
@@ -122,9 +136,48 @@ def test_force_never_deletes_a_stranger_among_the_files(tmp_path: Path, write: W
     write(tmp_path / "bundle")
     (tmp_path / "bundle" / "notes").mkdir()
     (tmp_path / "bundle" / "notes" / "mine.txt").write_text("mine")
-    with pytest.raises(BundleError, match="notes/mine.txt"):
+    with pytest.raises(BundleError, match="also holds notes,"):
         write(tmp_path / "bundle", "two", force=True)
     assert content(tmp_path / "bundle") == "one"
+
+
+@pytest.mark.parametrize("place", ["", "target", "target/onnx"])
+@pytest.mark.parametrize(
+    "stranger", ["folder", "link to a file", "link to a folder", "dangling link", "link for a file"]
+)
+def test_force_never_deletes_folders_and_links_of_others(
+    tmp_path: Path, manifest: dict[str, Any], place: str, stranger: str
+) -> None:
+    bundle, outside = tmp_path / "bundle", tmp_path / "outside"
+    with write_bundle(bundle) as draft:
+        draft.manifest = manifest
+        (draft.folder / "target" / "onnx").mkdir(parents=True)
+        (draft.folder / "target" / "onnx" / "a.txt").write_text("one")
+    outside.mkdir()
+    (outside / "a.txt").write_text("one")
+    path = bundle / place / "mine"
+    if stranger == "folder":
+        (path / "below").mkdir(parents=True)
+    elif stranger == "link for a file":
+        path = bundle / "target" / "onnx" / "a.txt"
+        path.unlink()
+        path.symlink_to(outside / "a.txt")
+    else:
+        path.symlink_to(outside / {"link to a file": "a.txt", "dangling link": "absent"}.get(stranger, ""))
+    message = f"also holds {path.relative_to(bundle).as_posix()},"
+    with pytest.raises(BundleError, match=message), write_bundle(bundle, force=True):
+        raise AssertionError("the work began")
+    assert path.is_symlink() or (path / "below").is_dir()
+    assert (outside / "a.txt").read_text() == "one"
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "{}", '{"files": 3}', '{"files": [[]]}', "\0"])
+def test_force_never_deletes_beside_a_manifest_that_cannot_be_read(tmp_path: Path, write: Write, text: str) -> None:
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "edgepipe.json").write_text(text)
+    with pytest.raises(BundleError, match="edgepipe.json cannot be read"):
+        write(tmp_path / "bundle", force=True)
+    assert (tmp_path / "bundle" / "edgepipe.json").read_text() == text
 
 
 def test_a_stranger_that_comes_during_the_work_is_kept(tmp_path: Path, write: Write, manifest: dict[str, Any]) -> None:
@@ -154,6 +207,44 @@ def test_a_destination_that_cannot_be_written(tmp_path: Path, write: Write) -> N
         write(tmp_path / "file" / "below" / "bundle")
 
 
+def test_a_file_in_place_of_a_folder_is_named(tmp_path: Path, write: Write) -> None:
+    (tmp_path / "file").write_text("")
+    for name in ("bundle", "below/bundle"):
+        with pytest.raises(BundleError, match=f"{tmp_path}/file is a file, not a folder; give"):
+            write(tmp_path / "file" / name)
+
+
+@pytest.mark.parametrize("name", ["b" * 300, "b" * 5000, "a\0b", "b" * 300 + "/bundle", "ü" * 200])
+def test_a_name_that_no_folder_can_have(tmp_path: Path, write: Write, name: str) -> None:
+    with pytest.raises(BundleError, match=r"cannot write .*give") as refusal:
+        write(tmp_path / name)
+    assert "\0" not in str(refusal.value)
+    assert names(tmp_path) == set()
+
+
+@pytest.mark.parametrize("name", ["b" * 255, "ü" * 127, "with spaces", "-leading", "a.partial-0"])
+def test_any_name_that_a_folder_can_have(tmp_path: Path, write: Write, name: str) -> None:
+    write(tmp_path / name)
+    assert content(tmp_path / name) == "one"
+    assert names(tmp_path) == {name}
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_says_where_and_what_to_do(tmp_path: Path, code: int) -> None:
+    message = f"cannot write {tmp_path}/bundle: {os.strerror(code)}; free some"
+    with pytest.raises(BundleError, match=message), write_bundle(tmp_path / "bundle"):
+        raise OSError(code, os.strerror(code))
+    assert names(tmp_path) == set()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_disk_that_is_full_while_sealing(tmp_path: Path, manifest: dict[str, Any]) -> None:
+    with pytest.raises(BundleError, match="free some"), write_bundle(tmp_path / "bundle") as draft:
+        draft.manifest = manifest
+        (draft.folder / "README.md").symlink_to("/dev/full")
+    assert names(tmp_path) == set()
+
+
 def test_a_link_to_a_bundle_stays_a_link(tmp_path: Path, write: Write) -> None:
     write(tmp_path / "real")
     (tmp_path / "link").symlink_to("real")
@@ -178,6 +269,64 @@ def test_the_later_of_two_writers_is_refused(tmp_path: Path, write: Write, manif
     assert names(tmp_path) == {"bundle"}
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_ends_the_process_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-c", SLEEPER, str(tmp_path / "bundle")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "inside\n"
+        assert len(names(tmp_path)) == 1
+        process.send_signal(number)
+        code = process.wait(timeout=60)
+    # Nobody catches the interrupt in this process: Python then dies of the signal itself.
+    assert code == (-number if number == signal.SIGINT else 128 + number)
+    assert names(tmp_path) == set()
+
+
+def test_signals_are_as_before(tmp_path: Path, write: Write) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
+    write(tmp_path / "bundle")
+    with pytest.raises(BundleError):
+        write(tmp_path / "bundle")
+    assert {number: signal.getsignal(number) for number in before} == before
+
+
+def test_signals_that_are_handled_or_ignored_are_left_alone(tmp_path: Path) -> None:
+    def handler(number: int, frame: object) -> None: ...
+
+    before = [signal.signal(signal.SIGTERM, handler), signal.signal(signal.SIGHUP, signal.SIG_IGN)]
+    try:
+        with pytest.raises(ZeroDivisionError), write_bundle(tmp_path / "bundle"):
+            assert signal.getsignal(signal.SIGTERM) is handler
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            raise ZeroDivisionError
+        assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGHUP, before[1])
+
+
+def test_it_works_in_a_thread(tmp_path: Path, write: Write) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(write, tmp_path / "bundle").result()
+    assert content(tmp_path / "bundle") == "one"
+
+
+def test_what_dead_writers_of_other_bundles_left_is_removed(tmp_path: Path, write: Write) -> None:
+    abandoned = tmp_path / ".other.edgepipe-partial-0123abcd"
+    similar = [tmp_path / name for name in (".other.partial-0123abcd", "other.edgepipe-partial-0123abcd")]
+    for folder in (abandoned, *similar):
+        folder.mkdir()
+        (folder / "a.txt").write_text("half")
+    with write_bundle(tmp_path / "living") as draft:
+        write(tmp_path / "bundle")
+        assert draft.folder.exists()
+        assert not abandoned.exists()
+        draft.manifest = Bundle.open(tmp_path / "bundle").manifest
+        del draft.manifest["files"], draft.manifest["bundle_id"]
+    assert names(tmp_path) == {"bundle", "living", *(folder.name for folder in similar)}
+
+
 def test_kill_leaves_no_half_bundle(tmp_path: Path, manifest: dict[str, Any]) -> None:
     """Killed at random moments, the final name holds a whole bundle of one writer."""
     chance = random.Random(0)
@@ -193,7 +342,7 @@ def test_kill_leaves_no_half_bundle(tmp_path: Path, manifest: dict[str, Any]) ->
             time.sleep(chance.uniform(0, 2 * duration))
             process.send_signal(signal.SIGKILL)
             process.wait()
-        partial |= any(name.startswith(".bundle.partial-") for name in names(tmp_path))
+        partial |= any(name.startswith(".bundle.edgepipe-partial-") for name in names(tmp_path))
         written = Bundle.open(destination).folder.glob("*.txt")
         assert len({path.read_text() for path in written}) == 1
     assert partial, "no writer was killed at work: the kills tested nothing"

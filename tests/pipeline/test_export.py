@@ -308,6 +308,6 @@ def test_kill_at_any_moment_leaves_no_half_bundle(tiny_model: TinyModel, tmp_pat
             Bundle.open(destination).verify()
             shutil.rmtree(destination)
         else:
-            assert any(name.startswith(".bundle.partial-") for name in names(tmp_path)), "it was not killed at work"
+            assert any(".edgepipe-partial-" in name for name in names(tmp_path)), "it was not killed at work"
     subprocess.run(export, check=True, capture_output=True)
     assert names(tmp_path) == {"bundle"}
