@@ -165,6 +165,15 @@ def _real_tokenizers() -> list[Path]:
 def test_real_tokenizers(folder: Path | None) -> None:
     if folder is None:
         pytest.skip("EDGEPIPE_TEST_MODELS names no folder with a tokenizer.json in it")
+    assert_backends_agree(folder)
+
+
+@pytest.mark.slow
+def test_the_tokenizer_of_smollm2(smollm2_bundle: Path) -> None:
+    assert_backends_agree(smollm2_bundle / "target")
+
+
+def assert_backends_agree(folder: Path) -> None:
     ours, theirs = load_tokenizer(folder, "python"), load_tokenizer(folder, "rust")
     require_same_tokenizer(ours, theirs)
     for text in TEXTS:
