@@ -5,6 +5,8 @@ VENV := $(abspath .venv)
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 PACKAGES := pipeline exporters runtimes devices
+STORY := The engineer opens the box. The engineer takes the board out of the box. The engineer puts the board on the \
+	table. The engineer connects the board to the computer. The engineer loads the program into the board.
 
 .PHONY: help setup demo test test-slow test-all lint format clean distclean
 
@@ -24,8 +26,10 @@ $(INSTALLED): pyproject.toml
 demo: $(INSTALLED) ## export SmolLM2-135M, let it answer, measure it
 	@$(BIN)/edgepipe run build/demo --verify 2>/dev/null \
 		|| $(BIN)/edgepipe export --target smollm2-135m -o build/demo --force
-	$(BIN)/edgepipe run build/demo "What is the capital of France, and what is it known for?" --policy h2o --budget 256
-	$(BIN)/edgepipe measure build/demo --against plain -o build/report || test $$? -eq 5  # 5: the machine is not quiet
+	$(BIN)/edgepipe run build/demo "What is photosynthesis?" --policy h2o --budget 96 --max-new-tokens 150
+	$(BIN)/edgepipe run build/demo "Rewrite this text in the past tense: $(STORY)" --policy h2o --budget 96
+	$(BIN)/edgepipe measure build/demo --policy h2o --budget 256 --against plain -o build/report \
+		|| test $$? -eq 5  # the machine is not quiet: the report says so
 
 test: lint ## lint, then the tests that are quick
 	$(BIN)/pytest
