@@ -24,7 +24,7 @@ from edgepipe.exporters.sources.gguf_tokenizer import save_gguf_tokenizer, token
 from edgepipe.exporters.sources.licence import spdx
 from edgepipe.exporters.sources.quiet import no_progress_bars
 from edgepipe.exporters.sources.spec_from_config import check_tensors, spec_from_config, tensor_shapes
-from edgepipe.exporters.sources.weights import DecoderWeights, SourceInfo, one_line
+from edgepipe.exporters.sources.weights import DecoderWeights, SourceInfo, one_line, require_finite
 
 try:
     import gguf
@@ -60,10 +60,13 @@ class GgufWeights(DecoderWeights):
         self._architecture = str(self._fields["general.architecture"])
         shapes = {name: stored.shape for name, stored in self._stored.items()}
         self._config, architecture, eos = config_from_gguf(path, self._fields, shapes, self._rope_factors())
-        self.spec, notes = spec_from_config(self._config, architecture, eos)
+        self.spec, notes = spec_from_config(self._config, architecture, path.name, eos)
         self._names = self._gguf_names()
         found = {name: shapes[stored] for name, stored in self._names.items() if stored in shapes}
-        check_tensors(self.spec, found, path.name)
+        layers = {
+            name.replace("blk.", "model.layers.", 1): shape for name, shape in shapes.items() if name.startswith("blk.")
+        }
+        check_tensors(self.spec, layers | found, path.name)
         self.info = SourceInfo(
             "gguf",
             path.name,
@@ -78,6 +81,7 @@ class GgufWeights(DecoderWeights):
             values = gguf.quants.dequantize(self._rows(name, stored), stored.type)
         except NotImplementedError as error:
             raise UnsupportedModel(f"{self._path.name}: {name} is {stored.type.name}: {one_line(error)}") from error
+        require_finite(values, name, self._path.name)
         return np.ascontiguousarray(values, np.float32).reshape(stored.shape)
 
     def gguf_type(self, name: str) -> str | None:
@@ -86,7 +90,13 @@ class GgufWeights(DecoderWeights):
     def quantized(self, name: str) -> QuantizedMatrix | None:
         stored = self._lookup(name)
         repack = _REPACK.get(stored.type.name)
-        return repack(self._rows(name, stored)) if repack and len(stored.shape) == 2 else None
+        if repack is None or len(stored.shape) != 2:
+            return None
+        matrix = repack(self._rows(name, stored))
+        for floats in (matrix.scales, matrix.offsets):
+            if floats is not None:
+                require_finite(floats, name, self._path.name)
+        return matrix
 
     def save_tokenizer(self, folder: Path) -> None:
         save_gguf_tokenizer(self._path, self._fields, self._config, self.spec, folder)

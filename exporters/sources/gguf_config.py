@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from edgepipe.errors import MissingExtra, UnsupportedModel
+from edgepipe.exporters.sources.quiet import no_warnings
 from edgepipe.exporters.sources.spec_from_config import ARCHITECTURES, token_ids
 from edgepipe.exporters.sources.weights import one_line
 from edgepipe.runtimes.llm.rope import inverse_frequencies
@@ -40,7 +41,8 @@ def config_from_gguf(
     if fields.get(f"{kind}.expert_count"):
         raise UnsupportedModel(f"{path.name} is a mixture of {fields[f'{kind}.expert_count']} experts: not supported")
     try:
-        config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
+        with no_warnings():
+            config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
     except Exception as error:  # metadata missing or of a wrong type, wherever transformers meets it
         raise UnsupportedModel(f"transformers cannot read the metadata of {path}: {one_line(error)}") from error
 

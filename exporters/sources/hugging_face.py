@@ -12,14 +12,15 @@ import numpy as np
 from edgepipe.errors import EdgepipeError, MissingExtra, TokenizerError, UnsupportedModel
 from edgepipe.exporters.sources.generation_config import save_generation_config
 from edgepipe.exporters.sources.licence import model_card_licence
-from edgepipe.exporters.sources.quiet import no_progress_bars
+from edgepipe.exporters.sources.quiet import no_progress_bars, no_warnings
 from edgepipe.exporters.sources.spec_from_config import (
+    check_sizes,
     check_tensors,
     spec_from_config,
     supported_architecture,
     token_ids,
 )
-from edgepipe.exporters.sources.weights import DecoderWeights, SourceInfo, one_line
+from edgepipe.exporters.sources.weights import DecoderWeights, SourceInfo, one_line, require_finite
 
 try:
     import torch
@@ -55,7 +56,7 @@ class HuggingFaceWeights(DecoderWeights):
         self._folder = folder
         self._name = name or folder.name
         self._config, architecture = _read_config(folder, self._name)
-        self.spec, notes = spec_from_config(self._config, architecture, _generation_eos(folder))
+        self.spec, notes = spec_from_config(self._config, architecture, self._name, _generation_eos(folder))
         self._files = _locate_tensors(folder, self._name)
         check_tensors(self.spec, self._check_headers(), self._name)
         self.info = SourceInfo(
@@ -71,7 +72,9 @@ class HuggingFaceWeights(DecoderWeights):
                 stored = file.get_tensor(name)
             except SafetensorError as damage:
                 raise _damaged(self._files[name], damage) from damage
-            return stored.to(torch.float32, copy=True).numpy()
+        values = stored.to(torch.float32, copy=True).numpy()
+        require_finite(values, name, self._name)
+        return values
 
     def save_tokenizer(self, folder: Path) -> None:
         for name in _TOKENIZER_FILES:
@@ -140,14 +143,22 @@ def _read_config(folder: Path, name: str) -> tuple[PreTrainedConfig, str]:
     except (ValueError, OSError) as error:
         raise UnsupportedModel(f"{path} cannot be read: {one_line(error)}") from error
     architecture = supported_architecture(fields, name)
+    check_sizes(fields, name)
     try:
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True), architecture
+        with no_warnings():
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # a wrong type or value anywhere in the file
-        raise UnsupportedModel(f"transformers cannot read {path}: {one_line(error)}") from error
+        reason = " ".join(str(error).split())
+        raise UnsupportedModel(f"transformers cannot read {path}: {reason}") from error
+    return config, architecture
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    fields = json.loads(path.read_text(encoding="utf-8"))
+    """Raises ValueError for what is no JSON object."""
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError("nested too deep") from None
     if not isinstance(fields, dict):
         raise ValueError(f"expected a JSON object, found a {type(fields).__name__}")
     return fields

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from reprlib import repr as shown
 from typing import Any
 
 from edgepipe.errors import MissingExtra, UnsupportedModel
-from edgepipe.runtimes.llm.spec import DecoderSpec, RopeSpec
+from edgepipe.runtimes.llm.spec import LARGEST, DecoderSpec, RopeSpec
 
 try:
     from optimum.utils import NormalizedConfigManager
@@ -22,6 +24,18 @@ ARCHITECTURES: dict[str, str] = {
     "Qwen3ForCausalLM": "qwen3",
 }
 
+# A configuration's name of every size in `LARGEST`.
+SIZES: dict[str, str] = {
+    "num_hidden_layers": "num_layers",
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "num_attention_heads": "num_heads",
+    "num_key_value_heads": "num_kv_heads",
+    "head_dim": "head_dim",
+    "vocab_size": "vocab_size",
+    "max_position_embeddings": "context_length",
+}
+
 
 def supported_architecture(fields: Mapping[str, Any], name: str) -> str:
     """The architecture that a config.json (as a dict) names.
@@ -29,7 +43,10 @@ def supported_architecture(fields: Mapping[str, Any], name: str) -> str:
     Raises:
         UnsupportedModel: it is none of `ARCHITECTURES`, or the weights are stored quantised.
     """
-    named = fields.get("architectures") or [
+    named = fields.get("architectures")
+    if named is not None and not isinstance(named, list):
+        raise UnsupportedModel(f"{name}: architectures is {shown(named)}: expected a list of one name")
+    named = named or [
         architecture for architecture, model_type in ARCHITECTURES.items() if model_type == fields.get("model_type")
     ]
     architecture = str(named[0]) if named else str(fields.get("model_type") or "an unnamed architecture")
@@ -38,22 +55,37 @@ def supported_architecture(fields: Mapping[str, Any], name: str) -> str:
         raise UnsupportedModel(f"{name} is {architecture}{remote}: supported are {', '.join(ARCHITECTURES)}")
     quantisation = fields.get("quantization_config")
     if quantisation:
-        method = quantisation.get("quant_method", "an unnamed method")
+        method = quantisation.get("quant_method") if isinstance(quantisation, dict) else None
+        method = method or "an unnamed method"
         raise UnsupportedModel(f"{name} is stored quantised by {method}: export from the original float weights")
     return architecture
 
 
+def check_sizes(fields: Mapping[str, Any], name: str) -> None:
+    """Check the sizes in a configuration (as a dict); those that are absent or null have their defaults.
+
+    Raises:
+        UnsupportedModel: a size is no whole number, below 1, or larger than that of any model.
+    """
+    for key, size in SIZES.items():
+        value, largest = fields.get(key), LARGEST[size]
+        if value is not None and not (type(value) is int and 1 <= value <= largest):
+            raise UnsupportedModel(f"{name}: {key} is {shown(value)}: expected a whole number from 1 to {largest}")
+
+
 def spec_from_config(
-    config: PreTrainedConfig, architecture: str, eos_token_ids: tuple[int, ...] | None = None
+    config: PreTrainedConfig, architecture: str, name: str, eos_token_ids: tuple[int, ...] | None = None
 ) -> tuple[DecoderSpec, tuple[str, ...]]:
     """The shape of the decoder that ``config`` describes, and notes for the export report.
 
-    ``eos_token_ids`` replaces the configuration's own (a generation_config.json knows better). The context ends
-    where a sliding attention window would begin to slide, because up to there it is plain causal attention.
+    ``name`` is what errors call the source. ``eos_token_ids`` replaces the configuration's own (a
+    generation_config.json knows better). The context ends where a sliding attention window would begin to slide,
+    because up to there it is plain causal attention.
 
     Raises:
-        UnsupportedModel: activation, rotary embedding or sizes that the exporters do not compute.
+        UnsupportedModel: activation, rotary embedding or sizes that the exporters do not compute, or no model has.
     """
+    check_sizes(config.to_dict(), name)
     sizes = NormalizedConfigManager.get_normalized_config_class(ARCHITECTURES[architecture])(config)
     _require("hidden_act", config.hidden_act, "silu")
     hidden_size, num_heads = int(sizes.hidden_size), int(sizes.num_attention_heads)
@@ -97,6 +129,8 @@ def spec_from_config(
         bos_token_id=bos[0] if bos else None,
         eos_token_ids=eos_token_ids,
     )
+    if fault := spec.fault():
+        raise UnsupportedModel(f"{name} has a damaged configuration: {fault}")
     return spec, tuple(notes)
 
 
@@ -135,8 +169,15 @@ def check_tensors(spec: DecoderSpec, found: Mapping[str, tuple[int, ...]], name:
     """Compare the tensors of a source, by Hugging Face name, with those its configuration promises.
 
     Raises:
-        UnsupportedModel: a tensor is missing or has another shape.
+        UnsupportedModel: a tensor is missing or has another shape, or there are more layers.
     """
+    for tensor in found:
+        layer = re.match(r"model\.layers\.(\d+)\.", tensor)
+        if layer and int(layer[1]) >= spec.num_layers:
+            raise UnsupportedModel(
+                f"{name} has a tensor {tensor}, its configuration promises only {spec.num_layers} layers: "
+                "correct num_hidden_layers, or download the model again"
+            )
     for tensor, shape in tensor_shapes(spec).items():
         if tensor not in found:
             raise UnsupportedModel(f"{name} has no tensor {tensor}: its configuration promises one of shape {shape}")
@@ -144,11 +185,11 @@ def check_tensors(spec: DecoderSpec, found: Mapping[str, tuple[int, ...]], name:
             raise UnsupportedModel(f"{name}: {tensor} is {tuple(found[tensor])}, its configuration promises {shape}")
 
 
-def token_ids(ids: int | list[int] | None) -> tuple[int, ...]:
-    """A token id as configurations write it (absent, one or several), as a tuple."""
+def token_ids(ids: Any) -> tuple[int, ...]:
+    """A token id as configurations write it (absent, one or several), as a tuple; whether it is one is not checked."""
     if ids is None:
         return ()
-    return (ids,) if isinstance(ids, int) else tuple(ids)
+    return tuple(ids) if isinstance(ids, list) else (ids,)
 
 
 def _require(key: str, value: object, expected: object) -> None:

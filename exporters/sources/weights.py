@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgepipe.errors import UnsupportedModel
 from edgepipe.exporters.llm.quantize import QuantizedMatrix
 from edgepipe.runtimes.llm.spec import DecoderSpec
 
@@ -48,7 +49,8 @@ class DecoderWeights(ABC):
         """One tensor as float32 in torch's layout (``[out, in]`` for a linear layer), contiguous, the caller's own.
 
         Raises:
-            UnsupportedModel: the source has no tensor of this name, it has another shape, or its file is damaged.
+            UnsupportedModel: the source has no tensor of this name, it has another shape or holds NaN or infinity,
+                or its file is damaged.
         """
 
     def gguf_type(self, name: str) -> str | None:
@@ -70,6 +72,18 @@ class DecoderWeights(ABC):
     @abstractmethod
     def reference_model(self) -> PreTrainedModel:
         """The model as transformers itself loads it: float32, evaluation mode, scaled-dot-product attention."""
+
+
+def require_finite(values: np.ndarray, tensor: str, source: str) -> None:
+    """Check that no element is NaN or infinite.
+
+    Raises:
+        UnsupportedModel: one is.
+    """
+    if not np.isfinite([values.min(), values.max()]).all():  # NaN, where there is any, is both
+        raise UnsupportedModel(
+            f"{source}: {tensor} holds NaN or infinity, the model cannot work: download it again, or train it anew"
+        )
 
 
 def one_line(error: Exception) -> str:

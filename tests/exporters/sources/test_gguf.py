@@ -194,6 +194,47 @@ def test_refusals_say_why(
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("block_count", 0, "num_hidden_layers is 0: expected a whole number from 1"),
+        ("block_count", 1, "model.layers.1.*promises only 1 layers"),
+        ("context_length", 0, "max_position_embeddings is 0"),
+        ("context_length", 10**9, "max_position_embeddings is 1000000000"),
+        ("embedding_length", 0, "hidden_size is 0"),
+        ("attention.head_count", 0, "num_attention_heads is 0|cannot read the metadata"),
+        ("attention.layer_norm_rms_epsilon", -1.0, "rms_norm_eps is -1.0"),
+        ("attention.layer_norm_rms_epsilon", float("nan"), "rms_norm_eps is nan"),
+        ("rope.freq_base", -1.0, "rope.theta is -1.0"),
+    ],
+)
+def test_numbers_that_no_model_has(
+    tiny_model: TinyModel, write_gguf: WriteGguf, key: str, value: float, message: str
+) -> None:
+    path = write_gguf(tiny_model("llama"), **{f"llama.{key}".replace(".", "__"): value})
+    with pytest.raises(UnsupportedModel, match=message) as refusal:
+        open_source(str(path))
+    assert path.name in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("quantisation", ["F32", "F16", "Q8_0", "Q4_0", "Q4_1"])
+def test_weights_that_are_no_numbers_are_named(tiny_model: TinyModel, write_gguf: WriteGguf, quantisation: str) -> None:
+    """All bits set are NaN in every float type, and in the scale of a block."""
+    path = write_gguf(tiny_model("llama"), quantisation)
+    tensor = next(each for each in gguf.GGUFReader(path).tensors if each.name == "blk.1.ffn_up.weight")
+    content = bytearray(path.read_bytes())
+    content[tensor.data_offset : tensor.data_offset + 4] = b"\xff" * 4
+    path.write_bytes(content)
+    weights = open_source(str(path))
+    name = "model.layers.1.mlp.up_proj.weight"
+    with pytest.raises(UnsupportedModel, match=f"{path.name}: {name} holds NaN or infinity"):
+        weights.tensor(name)
+    if quantisation.startswith("Q"):
+        with pytest.raises(UnsupportedModel, match=f"{path.name}: {name} holds NaN or infinity"):
+            weights.quantized(name)
+
+
 def test_other_rope_factors_are_refused(tiny_model: TinyModel, write_gguf: WriteGguf) -> None:
     with pytest.raises(UnsupportedModel, match="rope_freqs.weight"):
         open_source(str(write_gguf(tiny_model("llama3_rope"))))

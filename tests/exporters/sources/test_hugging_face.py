@@ -175,13 +175,96 @@ def test_reference_model(tiny_model: TinyModel) -> None:
         ({"intermediate_size": 100}, r"gate_proj.weight is \(96, 64\), its configuration promises \(100, 64\)"),
         ({"vocab_size": 999}, r"embed_tokens.weight is \(304, 64\)"),
         ({"num_attention_heads": 3, "head_dim": None}, "must divide|cannot read"),
-        ({"hidden_size": "wide"}, "transformers cannot read"),
+        ({"hidden_act": 3}, "transformers cannot read .*hidden_act.*expected str"),
+        ({"num_hidden_layers": 1}, "has a tensor model.layers.1.*promises only 1 layers"),
+        ({"rms_norm_eps": float("nan")}, "model has .* rms_norm_eps is nan: expected a number from 0"),
+        ({"rms_norm_eps": -1e-5}, "rms_norm_eps is -1e-05: expected a number from 0"),
+        ({"bos_token_id": 10**6}, "bos_token_id has 1000000: expected token ids from 0 to 303"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": -1.0}}, "rope.theta is -1.0: expected"),
+        ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 0.0}}, "rope.factor is 0.0"),
+        ({"architectures": 3}, "architectures is 3: expected a list"),
+        ({"quantization_config": 3}, "is stored quantised"),
     ],
 )
 def test_refusals_say_why(editable: Callable[..., Path], config: dict[str, Any], message: str) -> None:
     import re
 
     assert re.search(message, refusal_of(editable(config=config)))
+
+
+@pytest.mark.parametrize("value", [0, -1, 10**9, 0.5, "wide", True, [64], {}, float("nan")])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "num_hidden_layers",
+        "hidden_size",
+        "intermediate_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "vocab_size",
+        "max_position_embeddings",
+    ],
+)
+def test_sizes_that_no_model_has(
+    editable: Callable[..., Path], capfd: pytest.CaptureFixture[str], key: str, value: object
+) -> None:
+    message = refusal_of(editable(config={key: value}))
+    assert message.startswith(f"model: {key} is {value!r}: expected a whole number from 1 to ")
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("config", [{"eos_token_id": 304}, {"bos_token_id": -1}])
+def test_transformers_does_not_warn_beside_our_own_words(
+    editable: Callable[..., Path], tmp_path: Path, config: dict[str, Any]
+) -> None:
+    """In a process of its own: the log handler of transformers keeps the stderr it was made with."""
+    folder = editable(config=config)
+    (folder / "generation_config.json").unlink()
+    command = [sys.executable, "-m", "edgepipe", "export", "--target", str(folder), "-o", str(tmp_path / "bundle")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("ends", [304, [2, 304], -1])
+def test_ends_of_the_configuration_that_are_no_tokens(editable: Callable[..., Path], ends: object) -> None:
+    folder = editable(config={"eos_token_id": ends})
+    (folder / "generation_config.json").unlink()
+    assert "eos_token_ids has " in refusal_of(folder)
+
+
+@pytest.mark.parametrize("ends", [304, [2, 304], -1, "x", 2.5, {"a": 1}, [[2]], True])
+def test_ends_of_the_generation_config_that_are_no_tokens(editable: Callable[..., Path], ends: object) -> None:
+    folder = editable()
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    assert "eos_token_ids has " in refusal_of(folder)
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors.index.json"])
+def test_json_nested_without_end(editable: Callable[..., Path], file: str) -> None:
+    folder = editable()
+    (folder / file).write_text('{"a":' * 100_000)
+    assert file in refusal_of(folder)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize(
+    "name", ["model.embed_tokens.weight", "model.layers.1.mlp.up_proj.weight", "model.norm.weight"]
+)
+def test_numbers_that_are_none_are_named_by_their_tensor(
+    editable: Callable[..., Path], name: str, value: float
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = editable()
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name].view(-1)[-1] = value
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    weights = open_source(str(folder))
+    with pytest.raises(UnsupportedModel, match=f"model: {name} holds NaN or infinity"):
+        weights.tensor(name)
+    weights.tensor("model.layers.0.mlp.up_proj.weight")
 
 
 def test_an_architecture_unnamed_but_known_by_its_type(editable: Callable[..., Path]) -> None:
