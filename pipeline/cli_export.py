@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,5 +135,6 @@ def _summary(facts: dict[str, Any]) -> str:
             lines.append(f"  against its source in float32: {figures(result)}")
         export = component["export"]
         lines.append(f"  took {export['seconds']:.1f} s, peak memory {export['peak_rss_bytes'] / 2**30:.2f} GiB")
-    lines.append(f'try: edgepipe run {facts["bundle"]} "Hello"')
+    dashes = "-- " if facts["bundle"].startswith("-") else ""
+    lines.append(f"try: edgepipe run {dashes}{shlex.quote(facts['bundle'])} Hello")
     return "\n".join(lines)

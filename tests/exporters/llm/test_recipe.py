@@ -23,6 +23,20 @@ def test_values_out_of_range_are_named(values: dict[str, Any], message: str) -> 
         DecoderRecipe("owner/model", **values)
 
 
+@pytest.mark.parametrize("text", ["", " ", "\n", "a\0b", "\0", "a\udcffb"])
+def test_texts_that_name_nothing(text: str) -> None:
+    with pytest.raises(RecipeError, match=r"^source is '.*': expected a hub id, a folder, a \.gguf file") as refusal:
+        DecoderRecipe(text)
+    assert str(refusal.value).isprintable()
+    with pytest.raises(RecipeError, match=r"^revision is '.*': expected a branch, tag or commit"):
+        DecoderRecipe("owner/model", revision=text)
+
+
+def test_any_folder_can_be_a_source() -> None:
+    for text in ("a folder/with\u00a0spaces", "Größe/東京", "-leading"):
+        assert DecoderRecipe(text).source == text
+
+
 def test_thresholds_are_those_of_the_precision_unless_given() -> None:
     assert set(DEFAULT_THRESHOLDS) == set(PRECISIONS)
     assert DecoderRecipe("owner/model", precision="fp32").limits.max_abs_logit == 2e-3

@@ -283,6 +283,11 @@ def test_remote_code_is_not_run(editable: Callable[..., Path], tmp_path: Path) -
     assert not proof.exists()
 
 
+def test_the_home_of_nobody() -> None:
+    with pytest.raises(EdgepipeError, match="~nosuchuser/model does not exist"):
+        open_source("~nosuchuser/model")
+
+
 def test_a_missing_shard_is_named(editable: Callable[..., Path]) -> None:
     folder = editable(tied=False, max_shard_size="60KB")
     shard = sorted(folder.glob("*.safetensors"))[1]
