@@ -25,12 +25,22 @@ _VERBS = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a verb on first use (PEP 562)."""
+    """Import a verb on first use (PEP 562).
+
+    Raises:
+        MissingExtra: `export` is wanted where only what a device needs is installed.
+    """
     if name not in _VERBS:
         raise AttributeError(f"module 'edgepipe' has no attribute {name!r}")
+    from edgepipe.errors import MissingExtra
     from edgepipe.lazy import load
 
-    return load(_VERBS[name])
+    try:
+        return load(_VERBS[name])
+    except ModuleNotFoundError as error:
+        if name != "export" or error.name is None or error.name.startswith("edgepipe"):
+            raise
+        raise MissingExtra(error.name.partition(".")[0], "export") from error
 
 
 def __dir__() -> list[str]:

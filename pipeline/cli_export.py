@@ -85,15 +85,9 @@ def command(
     if output is None:
         raise click.UsageError("no place to write to: give --output BUNDLE")
 
-    from edgepipe.errors import MissingExtra
+    from edgepipe import export
     from edgepipe.pipeline.progress import progress
 
-    try:
-        from edgepipe.pipeline.export import export
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("edgepipe"):
-            raise
-        raise MissingExtra(error.name.partition(".")[0], "export") from error
     with progress(f"export {output}") as report:
         bundle = export(recipe, output, force=force, progress=report)
     facts = _facts(bundle)

@@ -28,7 +28,11 @@ _FLAGS = (
     ),
     click.option("--gamma", type=click.IntRange(min=1), default=4, show_default=True, help="Most guesses per round."),
     click.option("--policy", type=click.Choice(list(POLICIES)), default="full", show_default=True, help="KV eviction."),
-    click.option("--budget", help="KV budget of --policy: tokens (512), share of the text (20%), or memory (64MiB)."),
+    click.option(
+        "--budget",
+        help="KV that --policy keeps: tokens (512), share of the text (20%), or memory (64MiB). "
+        "Up to --chunk tokens more are held while they pass through.",
+    ),
     click.option("--recent", type=click.IntRange(min=1), help="h2o: newest tokens kept.  [default: half the budget]"),
     click.option("--summed", is_flag=True, help="h2o: the paper's plain sum of scores, not per query that saw them."),
     click.option(

@@ -50,7 +50,7 @@ def _results(report: Report) -> str:
             rows.append(_result_row(length, "plain", plain))
             memory = f"{plain['kv_bytes'] / measured['kv_bytes']:.2f}"
             ratios = (_ratio(speedup["ttft"]), "", _ratio(speedup["decode"]), "", "", "", "", memory)
-            rows.append((length, "plain / measured", *ratios))
+            rows.append((length, "plain / measured (above 1: measured is better)", *ratios))
     speeds = ("TTFT ms", "prefill tokens/s", "TPOT ms", "decode tokens/s")
     header = ("prompt tokens", "", *speeds, "round ms p50 / p90 / p99", "acceptance", "tokens per round", "KV MiB")
     return _table(header, rows)
@@ -166,7 +166,9 @@ def _conditions(report: Report) -> str:
 
 def _configuration(report: Report) -> str:
     command = measure_command(report["bundle"]["folder"], report["configuration"])
-    return f"## To repeat it\n\n```\n{command}\n```"
+    text = report["configuration"]["file"] or "the built-in text"
+    cut = f"Prompts were cut from {text}; how many guesses are accepted depends on it."
+    return f"## To repeat it\n\n{cut}\n\n```\n{command}\n```"
 
 
 def _definitions(report: Report) -> str:

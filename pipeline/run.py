@@ -84,7 +84,7 @@ class Conversation:
         raw: bool = False,
         turns: int | None = None,
     ) -> None:
-        """``turns=1`` sizes the caches for one prompt and answer, None for the model's whole context.
+        """``turns=1`` sizes the caches for one prompt and answer; with None they grow with the conversation.
 
         Raises:
             RecipeError: no token is asked for, or a stop string is empty.
@@ -115,6 +115,8 @@ class Conversation:
         Raises:
             ContextError: the prompt is empty, or the conversation has outgrown the model's context.
         """
+        if not prompt:
+            raise ContextError("the prompt is empty, it has no tokens: give at least a word")
         self._messages.append({"role": "user", "content": prompt})
         tokens = self._tokens()
         decoder = self._decoder_for(len(tokens))
@@ -157,10 +159,18 @@ class Conversation:
         return tokenizer.encode(self._rendered, add_special_tokens=False)
 
     def _decoder_for(self, prompt_tokens: int) -> SpeculativeDecoder:
-        if self._decoder is None:
-            context = self.session.spec.context_length
-            total = context if self.turns is None else prompt_tokens + self.max_new_tokens
-            if self.session.options.cache.policy == "full":
-                total = min(total, context)
+        """The decoder of this conversation; one with larger caches when the text no longer fits those of the last.
+
+        Three times the room is made each time, so that most turns find it and few texts are fed anew.
+        """
+        options, context = self.session.options.cache, self.session.spec.context_length
+        needed = prompt_tokens + self.max_new_tokens
+        if options.policy != "full":
+            total = context if self.turns is None else needed
+        else:
+            needed = min(needed, context)
+            total = needed if self.turns else min(3 * needed, context)
+        if self._decoder is None or (options.policy == "full" and needed > self._decoder.target.policy.budget):
+            self._decoder = None  # before its successor takes memory
             self._decoder = self.session.decoder(total, self.stop_tokens)
         return self._decoder

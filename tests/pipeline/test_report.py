@@ -183,7 +183,12 @@ def test_markdown_shows_the_figures(report: Report) -> None:
     figures = ["10.00", "10.00", "10.00", "10.00", "10.00 / 10.08 / 10.10", "62%", "1.50", "3.0"]
     assert measured == ["32", "measured", *figures]
     assert plain[:3] == ["32", "plain", "20.00"]
-    assert ratios[1:5] == ["plain / measured", "2.00 (1.50 to 2.50)", "", "1.75 (1.50 to 3.00)"]
+    assert ratios[1:5] == [
+        "plain / measured (above 1: measured is better)",
+        "2.00 (1.50 to 2.50)",
+        "",
+        "1.75 (1.50 to 3.00)",
+    ]
     assert ratios[-1] == "2.00"
     assert cells(text, "128")[0][7] == "-"
     assert cells(text, "1")[0] == ["1", "10.00 (!)", "1.00"]
