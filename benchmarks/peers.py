@@ -53,7 +53,9 @@ REPEAT = """Repeat this list exactly as it is:
 4. Thursday: return the library books and pay the electricity bill.
 5. Friday: clean the windows in the living room and the hall.
 6. Saturday: visit grandmother and bring her the apple cake.
-7. Sunday: rest, read a book and write a letter to Anna."""
+7. Sunday: rest, read a book and write a letter to Anna.
+8. Next week: paint the fence, order firewood and have the old clock repaired.
+9. Next month: book the train to the coast and find a hotel near the harbour."""
 
 EDIT = """Correct the spelling of this text and repeat all of it:
 
