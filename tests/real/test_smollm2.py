@@ -122,7 +122,7 @@ def test_rejected_guesses_leave_no_trace_under_h2o(
         ours, theirs = by_position(decoder.target.cache), by_position(reference.cache)
         np.testing.assert_array_equal(ours[0], theirs[0])
         np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-3, atol=1e-4)
-    assert rejected > 10
+    assert rejected > 0
     assert decoder.target.cache.evicted
 
 
