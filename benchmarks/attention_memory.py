@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from common import MIB, arguments, prose, report, table
+from common import MIB, arguments, process_bytes, prose, report, table
 
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.session import CacheOptions, DecodeOptions, Session
@@ -59,21 +59,13 @@ def prefill(bundle: Path, threads: int | None, way: str, length: int) -> Sample:
     target = session.cached("target", cache, length)
     before = _reset_peak()
     logits = target.prefill(tokens)
-    return Sample(_status("VmHWM") - before, length * session.spec.kv_bytes_per_token, logits.copy())
+    return Sample(process_bytes("VmHWM") - before, length * session.spec.kv_bytes_per_token, logits.copy())
 
 
 def _reset_peak() -> int:
     """Start a new peak (VmHWM) at the memory resident now, and return it in bytes."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    return _status("VmRSS")
-
-
-def _status(field: str) -> int:
-    """A memory figure of this process in bytes."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    raise SystemExit(f"/proc/self/status has no {field}: this benchmark needs Linux")
+    return process_bytes("VmRSS")
 
 
 def main() -> None:

@@ -59,6 +59,15 @@ def report(arguments: argparse.Namespace, raw: dict[str, Any]) -> None:
         arguments.json.write_text(json.dumps({"machine": facts, **raw}, indent=2) + "\n", encoding="utf-8")
 
 
+def process_bytes(field: str) -> int:
+    """A memory figure of this process from /proc/self/status: VmRSS, VmHWM, RssAnon."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        raise SystemExit("/proc/self/status cannot be read: this benchmark needs Linux") from None
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
+
+
 def prose(characters: int) -> str:
     """English technical prose that every Python carries: the topics of its `help()`, the longest first.
 
