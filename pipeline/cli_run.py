@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from edgepipe.errors import ContextError, EdgepipeError
+from edgepipe.pipeline.cli import INTERRUPTED
 from edgepipe.pipeline.decode_flags import decode_flags, decode_options
 
 if TYPE_CHECKING:
     from edgepipe.pipeline.run import Conversation
-
-INTERRUPTED = 130
 
 
 @click.command("run", short_help="Run a bundle: answer a prompt, or chat.")

@@ -91,11 +91,11 @@ class Conversation:
         """
         if max_new_tokens < 1:
             raise RecipeError(f"max_new_tokens is {max_new_tokens}: expected 1 or more")
-        if "" in stop:
+        self.stop = [stop] if isinstance(stop, str) else stop
+        if "" in self.stop:
             raise RecipeError("a stop string is empty: it would end every answer before it begins")
         self.session = session
         self.max_new_tokens = max_new_tokens
-        self.stop = [stop] if isinstance(stop, str) else stop
         self.stop_tokens = stop_tokens
         self.raw = raw or session.template is None
         self.turns = turns

@@ -305,6 +305,34 @@ def test_run_from_python(tiny_bundle: Path, edgepipe: Any) -> None:
         run(tiny_bundle, "", raw=True)
 
 
+def test_one_stop_string_may_come_without_a_list(tiny_bundle: Path) -> None:
+    whole = run(tiny_bundle, PROMPT, max_new_tokens=30, raw=True).text
+    stop = whole[8:11]
+    for given in (stop, [stop]):
+        answer = run(tiny_bundle, PROMPT, max_new_tokens=30, raw=True, stop=given)
+        assert answer.text == whole[: whole.index(stop)]
+    for empty in ("", [""], ["x", ""]):
+        with pytest.raises(RecipeError, match="stop string is empty"):
+            run(tiny_bundle, PROMPT, stop=empty)
+
+
+@pytest.mark.parametrize("message", ["", "\n", "first\nsecond"])
+def test_whatever_the_engine_raises_is_one_line(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    decoder = opened(tiny_bundle).decoder(20)
+
+    class Broken:
+        def run_with_iobinding(self, binding: Any) -> None:
+            raise RuntimeError(message)
+
+    decoder.start([1])
+    monkeypatch.setattr(decoder.target.decoder, "session", Broken())
+    with pytest.raises(EngineError, match="onnxruntime failed") as caught:
+        decoder.step(1)
+    assert len(str(caught.value).splitlines()) == 1
+
+
 def test_verify_replays_both_components(edgepipe: Any, tiny_bundle: Path) -> None:
     code, out, err = edgepipe(tiny_bundle, "--verify")
     assert (code, err) == (0, "")

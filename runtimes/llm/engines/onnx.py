@@ -149,4 +149,4 @@ class _Binding:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:300]
+    return str(error).strip().partition("\n")[0][:300]
