@@ -1,4 +1,4 @@
-"""Stacking quantised matrices row upon row without changing a single dequantised value."""
+"""Stacking quantised matrices row upon row, and turning offsets into columns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgepipe.exporters.llm.quantize import QuantizedMatrix, pack, unpack
+from edgepipe.exporters.llm.quantize import QuantizedMatrix, pack, quantize, unpack
 
 
 def fuse(parts: Sequence[QuantizedMatrix]) -> QuantizedMatrix:
@@ -35,6 +35,35 @@ def fuse(parts: Sequence[QuantizedMatrix]) -> QuantizedMatrix:
         scales=np.concatenate([part.scales for part in parts]),
         zero_points=None if parts[0].zero_points is None else np.concatenate([part.zero_points for part in parts]),
         offsets=offsets,
+    )
+
+
+def offsets_as_columns(matrix: QuantizedMatrix) -> QuantizedMatrix:
+    """The matrix ``[N, K + K / block_size]`` that multiplies a vector followed by the sums of its blocks.
+
+    A block's offset times the sum of the block's inputs is what the offset adds to a product, so offsets are weights
+    of those sums. Whole steps of an offset move into the zero point, which costs nothing; the rest, mostly at most
+    half a step, is quantised like any other weight. MatMulNBits then does it all in one product.
+    """
+    if matrix.offsets is None or matrix.columns % matrix.block_size:
+        raise ValueError("expected offsets, and blocks that are full")
+    rows, blocks = matrix.scales.shape
+    largest = (1 << matrix.bits) - 1
+    zeros = np.full((rows, blocks), 1 << (matrix.bits - 1), np.uint8)
+    if matrix.zero_points is not None:
+        zeros = unpack(matrix.zero_points, matrix.bits)[:, :blocks]
+    steps = np.divide(matrix.offsets, matrix.scales, out=np.zeros_like(matrix.scales), where=matrix.scales != 0)
+    moved = np.clip(np.rint(zeros - steps), 0, largest)
+    rest = matrix.offsets - (zeros - moved) * matrix.scales
+    sums = quantize(rest, matrix.bits, matrix.block_size, symmetric=True)
+    middle = np.full(sums.scales.shape, 1 << (matrix.bits - 1), np.uint8)
+    return QuantizedMatrix(
+        matrix.bits,
+        matrix.block_size,
+        np.concatenate([matrix.packed, sums.packed], axis=1),
+        np.concatenate([matrix.scales, sums.scales], axis=1),
+        pack(np.concatenate([moved.astype(np.uint8), middle], axis=1), matrix.bits),
+        matrix.columns + blocks,
     )
 
 

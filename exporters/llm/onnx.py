@@ -32,7 +32,7 @@ class OnnxReport:
     """What was written.
 
     ``precision`` names the parts' precisions ("int4", "int4+int8" where layers differ), ``block_size`` likewise;
-    ``carried`` counts tensors whose GGUF blocks were kept exactly, ``notes`` are sentences for the export report.
+    ``carried`` counts tensors whose GGUF blocks were kept, ``notes`` are sentences for the export report.
     """
 
     precision: dict[str, str]
@@ -124,7 +124,10 @@ def _report(writer: ProjectionWriter, parameters: StoredDecoder) -> OnnxReport:
         "mlp": _precision(*(part for layer in layers for part in (layer.gate_up, layer.down))),
         "head": _precision(parameters.head),
     }
-    notes = [f"{count} {kind} tensors carried over exactly" for kind, count in sorted(writer.carried.items())]
+    notes = [
+        f"{count} {kind} tensors carried over " + ("but for rounded minima" if writer.with_offsets[kind] else "exactly")
+        for kind, count in sorted(writer.carried.items())
+    ]
     notes += [f"{count} {kind} tensors requantised" for kind, count in sorted(writer.requantized.items()) if kind]
     return OnnxReport(precision, writer.carried.total(), writer.file.size, tuple(notes))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgepipe.errors import UnsupportedModel
-from edgepipe.exporters.llm.fuse import fuse
+from edgepipe.exporters.llm.fuse import fuse, offsets_as_columns
 from edgepipe.exporters.llm.onnx_graph import MICROSOFT, GraphBuilder
 from edgepipe.exporters.llm.onnx_weights import StoredTensor, WeightFile
 from edgepipe.exporters.llm.quantize import QuantizedMatrix, quantize
@@ -27,7 +27,10 @@ BITS = {"fp32": 32, "int8": 8, "int4": 4}
 
 @dataclass(frozen=True)
 class Projection:
-    """A matrix ``[rows, columns]`` in the data file; ``bits`` is 32 for float32 (no blocks)."""
+    """A matrix ``[rows, columns]`` in the data file; ``bits`` is 32 for float32 (no blocks).
+
+    With ``block_sums`` its last columns are multiplied with the sums of the input's blocks (`offsets_as_columns`).
+    """
 
     rows: int
     columns: int
@@ -36,7 +39,7 @@ class Projection:
     block_size: int = 0
     scales: StoredTensor | None = None
     zero_points: StoredTensor | None = None
-    offsets: StoredTensor | None = None
+    block_sums: bool = False
     bias: StoredTensor | None = None
 
     def linear(self, graph: GraphBuilder, name: str, hidden: str) -> str:
@@ -51,11 +54,12 @@ class Projection:
                 "FusedMatMul", [hidden, weight], f"{name}.product" if bias else name, domain=MICROSOFT, transB=1
             )
             return graph.node("Add", [product, bias], name) if bias else product
-        operands = [hidden, weight, *self._scales(graph, name), "", bias]
-        product = graph.node(
+        if self.block_sums:
+            hidden = self._with_block_sums(graph, name, hidden)
+        return graph.node(
             "MatMulNBits",
-            operands,
-            f"{name}.product" if self.offsets else name,
+            [hidden, weight, *self._scales(graph, name), "", bias],
+            name,
             domain=MICROSOFT,
             K=self.columns,
             N=self.rows,
@@ -63,17 +67,14 @@ class Projection:
             block_size=self.block_size,
             accuracy_level=4,
         )
-        return (
-            graph.node("Add", [product, self._offset_product(graph, name, hidden)], name) if self.offsets else product
-        )
 
-    def _offset_product(self, graph: GraphBuilder, name: str, hidden: str) -> str:
-        """What the blocks' offsets add: every block's sum of ``hidden`` times its offset."""
-        assert self.offsets is not None
-        shape = graph.constant(f"blocks_of_{self.columns}", [0, 0, self.columns // self.block_size, self.block_size])
+    def _with_block_sums(self, graph: GraphBuilder, name: str, hidden: str) -> str:
+        """``hidden`` followed by the sums of its blocks along the last axis."""
+        count = self.columns // (self.block_size + 1)
+        shape = graph.constant(f"{count}_blocks", [0, 0, count, self.block_size])
         blocks = graph.node("Reshape", [hidden, shape], f"{name}.blocks")
         sums = graph.node("ReduceSum", [blocks, graph.constant("axis_3", [3])], f"{name}.block_sums", keepdims=0)
-        return graph.node("MatMul", [sums, graph.stored(f"{name}.offsets", self.offsets)], f"{name}.offset_product")
+        return graph.node("Concat", [hidden, sums], f"{name}.hidden_and_sums", axis=-1)
 
     def embedding(self, graph: GraphBuilder, name: str, ids: str) -> str:
         """Rows ``ids``: int64 ``[batch, S]`` to float32 ``[batch, S, columns]``."""
@@ -103,7 +104,8 @@ class Projection:
 class ProjectionWriter:
     """Brings matrices from a source into the data file, one at a time, as the recipe wants them.
 
-    ``carried`` counts the tensors whose GGUF blocks were kept exactly, ``requantized`` those quantised anew by type.
+    By GGUF type, ``carried`` counts the tensors whose blocks were kept, ``with_offsets`` those of them whose offsets
+    were rounded (`offsets_as_columns`), and ``requantized`` those quantised anew.
     """
 
     def __init__(self, weights: DecoderWeights, recipe: DecoderRecipe, file: WeightFile) -> None:
@@ -111,6 +113,7 @@ class ProjectionWriter:
         self.recipe = recipe
         self.file = file
         self.carried: Counter[str] = Counter()
+        self.with_offsets: Counter[str] = Counter()
         self.requantized: Counter[str] = Counter()
 
     def write(
@@ -136,6 +139,9 @@ class ProjectionWriter:
             rows, columns = weight.shape
             return Projection(rows, columns, BITS["fp32"], weight, bias=bias)
         matrix = self._quantized(tensors, precision, default, gathered)
+        block_sums = matrix.offsets is not None
+        if block_sums:
+            matrix = offsets_as_columns(matrix)
         return Projection(
             rows=matrix.packed.shape[0],
             columns=matrix.columns,
@@ -144,7 +150,7 @@ class ProjectionWriter:
             weight=self.file.append(matrix.packed),
             scales=self.file.append(matrix.scales),
             zero_points=None if matrix.zero_points is None else self.file.append(matrix.zero_points),
-            offsets=None if matrix.offsets is None else self.file.append(np.ascontiguousarray(matrix.offsets.T)),
+            block_sums=block_sums,
             bias=bias,
         )
 
@@ -155,7 +161,9 @@ class ProjectionWriter:
         parts = []
         for name in tensors:
             if name in kept:
-                self.carried[self.weights.gguf_type(name) or ""] += 1
+                kind = self.weights.gguf_type(name) or ""
+                self.carried[kind] += 1
+                self.with_offsets[kind] += kept[name].offsets is not None
                 parts.append(kept[name])
                 continue
             weight = self.weights.tensor(name)

@@ -34,7 +34,7 @@ class QuantizedMatrix:
     and 2j + 1 in the high one. ``scales``: float32 ``[N, ceil(K / block)]``. ``zero_points``: uint8
     ``[N, ceil(ceil(K / block) * bits / 8)]``, packed as the data is, or None for the middle code (8 or 128).
     ``offsets``: float32 ``[N, ceil(K / block)]`` or None for zeros; formats that store a block's minimum as a float
-    need them, MatMulNBits does not know them.
+    need them. MatMulNBits does not know them: see `fuse.offsets_as_columns`.
     """
 
     bits: int

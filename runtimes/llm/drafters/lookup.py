@@ -10,9 +10,13 @@ from edgepipe.runtimes.llm.drafters.drafter import Draft, Drafter
 class Lookup(Drafter):
     """Matches the longest n-gram that ends the text against the text itself, prompt and output alike."""
 
-    def __init__(self, longest: int = 4, shortest: int = 2) -> None:
-        """N-grams of ``longest`` down to ``shortest`` tokens are tried."""
+    def __init__(self, longest: int = 4, shortest: int = 2, span: int = 8192) -> None:
+        """N-grams of ``longest`` down to ``shortest`` tokens are sought in the last ``span`` tokens of the text.
+
+        The span bounds the index: it takes about 350 bytes a token.
+        """
         self.sizes = range(longest, shortest - 1, -1)
+        self.span = span
         self._followers: dict[tuple[int, ...], int] = {}
         self._indexed = 1
 
@@ -34,9 +38,14 @@ class Lookup(Drafter):
         self._indexed = 1
 
     def _index(self, text: Sequence[int]) -> None:
-        """Remember, for every n-gram that something follows, the position of what follows it last."""
+        """Remember, for every n-gram of the span that something follows, the position of what follows it last."""
         for follower in range(self._indexed, len(text)):
             for size in self.sizes:
                 if size <= follower:
                     self._followers[tuple(text[follower - size : follower])] = follower
+                forgotten = follower - self.span
+                if size <= forgotten:
+                    ngram = tuple(text[forgotten - size : forgotten])
+                    if self._followers.get(ngram) == forgotten:
+                        del self._followers[ngram]
         self._indexed = len(text)

@@ -28,7 +28,10 @@ def dequantized_state(folder: Path, spec: DecoderSpec) -> dict[str, np.ndarray]:
             matrix = _dequantized(values, node.input[1], fields["bits"])[:, : fields["K"]]
             assert matrix.shape == (fields["N"], fields["K"])
             assert fields["accuracy_level"] == 4
-            state |= _parts(node.output[0].removesuffix(".product"), matrix, spec)
+            if node.input[0].endswith(".hidden_and_sums"):  # a block's sum times w adds w to each of its weights
+                columns = fields["K"] // (fields["block_size"] + 1) * fields["block_size"]
+                matrix = matrix[:, :columns] + matrix[:, columns:].repeat(fields["block_size"], axis=1)
+            state |= _parts(node.output[0], matrix, spec)
         elif node.op_type == "GatherBlockQuantized":
             fields = {attribute.name: attribute.i for attribute in node.attribute}
             state[f"{node.output[0]}.weight"] = _dequantized(values, node.input[0], fields["bits"])
@@ -51,8 +54,6 @@ def _dequantized(values: dict[str, np.ndarray], weight: str, bits: int) -> np.nd
     else:
         zeros = np.float32(2 ** (bits - 1))
     matrix = (codes - zeros) * scales[:, :, None]
-    if f"{name}.offsets" in values:
-        matrix += values[f"{name}.offsets"].T[:, :, None]
     return matrix.reshape(rows, -1)
 
 
@@ -171,7 +172,7 @@ MIXES = {
 
 @both_heads
 @pytest.mark.parametrize("mix", MIXES)
-def test_gguf_blocks_are_carried_over_bit_for_bit(
+def test_gguf_blocks_are_carried_over_bit_for_bit_but_for_rounded_minima(
     mix: str, tied: bool, export_tiny: Any, exact_activations: Any, blocked_weights: Any, tmp_path: Path
 ) -> None:
     weights = blocked_weights(export_tiny("qwen2", tied, precision="fp32").weights, MIXES[mix])
@@ -182,7 +183,12 @@ def test_gguf_blocks_are_carried_over_bit_for_bit(
     for name, value in state.items():
         blocks = weights.quantized(name) if value.ndim == 2 else None
         if blocks is not None and not (name == "model.embed_tokens.weight" and blocks.offsets is not None):
-            np.testing.assert_array_equal(value, blocks.dequantize())
+            if blocks.offsets is None:
+                np.testing.assert_array_equal(value, blocks.dequantize())
+            else:  # what is left of an offset after whole steps is itself quantised
+                steps = np.abs(blocks.scales).repeat(blocks.block_size, axis=1)
+                assert (np.abs(value - blocks.dequantize()) / steps).max() < 0.25
+                assert (np.abs(value - blocks.dequantize()) / steps).mean() < 0.05
             carried += 1
         elif value.ndim == 2:  # quantised, at 4 bits or better
             source = weights.tensor(name)
@@ -201,7 +207,7 @@ def test_the_report_counts_what_was_carried_and_what_was_requantised(
     report = write_onnx(weights, DecoderRecipe("tiny"), tmp_path)
     assert report.notes == (
         "11 Q4_0 tensors carried over exactly",
-        "2 Q4_1 tensors carried over exactly",
+        "2 Q4_1 tensors carried over but for rounded minima",
         "2 Q6_K tensors requantised",
     )
     # Six bits a weight do not fit four, and the other half of the fused matrix is widened along.
