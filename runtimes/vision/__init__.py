@@ -1,0 +1,1 @@
+"""Vision models on the device: patch after patch, over the inference engines of `engines`."""

@@ -1,0 +1,114 @@
+"""LiteRT, or its predecessor tflite-runtime: ``tflite/model.tflite`` and its split and streamed forms."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from edgepipe.errors import EngineError, MissingExtra
+from edgepipe.runtimes.vision.engine import SPLIT, WHOLE, check_input, damaged, first_line, unknown_part
+
+
+class _Part(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    run: Callable[[np.ndarray], np.ndarray]
+
+
+FILES = {WHOLE: "model.tflite", SPLIT: "model.split.tflite"}
+STREAMED = "model.streamed.tflite"
+
+
+class LiteRTEngine:
+    """The parts of a model written by `edgepipe.exporters.vision.write_tflite`; see `Engine` for the contract.
+
+    By default the reference kernels run, whose every byte is that of TensorFlow Lite Micro. With ``exact=False`` the
+    fast ones do (XNNPACK and ruy), which round some values to the neighbouring code.
+    """
+
+    def __init__(self, folder: Path, *, threads: int | None = None, exact: bool = True) -> None:
+        """``folder`` is the bundle's ``vision``; ``threads`` are the machine's cores by default.
+
+        Raises:
+            MissingExtra: neither ai-edge-litert nor tflite-runtime is installed.
+        """
+        self._litert = _interpreters()
+        self.folder = folder / "tflite"
+        self.threads = threads or os.cpu_count() or 1
+        self.exact = exact
+        self._parts: dict[str, _Part] = {}
+        self._streamed: Any = None
+
+    def run(self, part: str, image: np.ndarray) -> np.ndarray:
+        """Run ``part`` on ``image``; see `edgepipe.runtimes.vision.engine.Engine.run`."""
+        if part not in self._parts:
+            self._parts[part] = self._load(part)
+        loaded = self._parts[part]
+        check_input(part, image, loaded.shape, loaded.dtype)
+        try:
+            return loaded.run(image)
+        except (RuntimeError, ValueError) as error:
+            raise EngineError(f"LiteRT failed on {part}: {first_line(error)}") from error
+
+    def _load(self, part: str) -> _Part:
+        if part in FILES and (self.folder / FILES[part]).is_file():
+            return self._main_graph(self.folder / FILES[part])
+        if self._streamed is None and (self.folder / STREAMED).is_file():
+            self._streamed = self._open(self.folder / STREAMED)
+        signatures = self._streamed.get_signature_list() if self._streamed is not None else {}
+        if part not in signatures:
+            known = [name for name, file in FILES.items() if (self.folder / file).is_file()]
+            raise unknown_part(part, self.folder, [*known, *signatures])
+        return self._signature(part)
+
+    def _main_graph(self, path: Path) -> _Part:
+        """The first graph of a file, which need not have a signature."""
+        interpreter = self._open(path)
+        try:
+            interpreter.allocate_tensors()
+        except RuntimeError as error:
+            raise damaged(path, error) from error
+        (entry,), (result,) = interpreter.get_input_details(), interpreter.get_output_details()
+
+        def run(image: np.ndarray) -> np.ndarray:
+            interpreter.set_tensor(entry["index"], image)
+            interpreter.invoke()
+            return interpreter.get_tensor(result["index"])
+
+        return _Part(tuple(entry["shape"].tolist()), np.dtype(entry["dtype"]), run)
+
+    def _signature(self, part: str) -> _Part:
+        """One of the streamed file's graphs."""
+        runner = self._streamed.get_signature_runner(part)
+        ((name, entry),) = runner.get_input_details().items()
+        (output,) = runner.get_output_details()
+        return _Part(
+            tuple(entry["shape"].tolist()), np.dtype(entry["dtype"]), lambda image: runner(**{name: image})[output]
+        )
+
+    def _open(self, path: Path) -> Any:
+        kinds = self._litert.OpResolverType
+        try:
+            return self._litert.Interpreter(
+                str(path),
+                num_threads=self.threads,
+                experimental_op_resolver_type=kinds.BUILTIN_REF if self.exact else kinds.AUTO,
+            )
+        except ValueError as error:
+            raise damaged(path, error) from error
+
+
+def _interpreters() -> Any:
+    """The module with ``Interpreter``, the same in both packages."""
+    try:
+        from ai_edge_litert import interpreter
+    except ImportError:
+        try:
+            from tflite_runtime import interpreter
+        except ImportError as error:
+            raise MissingExtra("ai-edge-litert", "litert") from error
+    return interpreter
