@@ -91,6 +91,12 @@ class Window(Operator):
         )
         return rows, columns
 
+    def same_pads(self, image: Shape) -> Pads:
+        """What TFLite's SAME is for an image of this shape."""
+        top, bottom = same_pads(image[1], self.kernel[0], self.stride[0], self.dilation[0])
+        left, right = same_pads(image[2], self.kernel[1], self.stride[1], self.dilation[1])
+        return Pads(top, left, bottom, right)
+
     def with_pads(self, pads: Pads) -> Window:
         """The same operator with other padding."""
         return replace(self, pads=pads)
@@ -336,7 +342,7 @@ class Relu(_Pointwise):
 
 @dataclass(frozen=True)
 class Relu6(_Pointwise):
-    """Input: a tensor."""
+    """Input: a tensor of the output's quantisation (TFLite Micro clamps codes and does not rescale them)."""
 
     name = "RELU6"
 
