@@ -7,6 +7,7 @@ stdout, and an error is such an object too: ``{"error": {"type", "message", "exi
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -81,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     3 validation failed, 4 device unreachable, 5 measurement untrustworthy, 130 interrupted.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    logging.disable(logging.WARNING)  # what other packages log; edgepipe's own messages are no logs
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by the caller
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115

@@ -65,7 +65,7 @@ def _result_row(length: str, name: str, decoding: Decoding) -> tuple[str, ...]:
         _median(decoding["prefill_tokens_per_s"]),
         _median(decoding["tpot_ms"]),
         _median(decoding["decode_tokens_per_s"]),
-        " / ".join(_number(time) for time in (rounds["p50"], rounds["p90"], rounds["p99"])),
+        " / ".join(_number(time) for time in (rounds["p50"], rounds["p90"], rounds["p99"])) + f" of {rounds['count']}",
         "-" if acceptance is None else f"{acceptance:.0%}",
         f"{decoding['tokens_per_round']:.2f}",
         f"{decoding['kv_bytes'] / 2**20:.1f}",

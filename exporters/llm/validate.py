@@ -81,7 +81,7 @@ def validate(
     progress(1.0, "validated")
     if misses:
         raise ValidationFailed(
-            f"{weights.info.name} strays too far from its source: {'; '.join(misses)}; "
+            f"{folder.name} {weights.info.name} strays too far from its source: {'; '.join(misses)}; "
             "choose a higher precision or a smaller block_size, or loosen the recipe's thresholds"
         )
     return results

@@ -180,7 +180,7 @@ def cells(text: str, first: str) -> list[list[str]]:
 def test_markdown_shows_the_figures(report: Report) -> None:
     text = markdown(report)
     measured, plain, ratios = cells(text, "32")[:3]
-    figures = ["10.00", "10.00", "10.00", "10.00", "10.00 / 10.08 / 10.10", "62%", "1.50", "3.0"]
+    figures = ["10.00", "10.00", "10.00", "10.00", "10.00 / 10.08 / 10.10 of 3", "62%", "1.50", "3.0"]
     assert measured == ["32", "measured", *figures]
     assert plain[:3] == ["32", "plain", "20.00"]
     assert ratios[1:5] == [

@@ -17,6 +17,8 @@ from edgepipe.runtimes.llm.spec import DecoderSpec
 try:
     import onnxruntime as ort
 except ImportError as error:
+    if isinstance(error.__cause__, KeyboardInterrupt):  # Ctrl-C while its binding was initialised
+        raise error.__cause__ from None
     raise EngineError(
         f"onnxruntime cannot be loaded ({error}): pip install onnxruntime, on Termux pkg install python-onnxruntime"
     ) from error
