@@ -59,8 +59,7 @@ def split_points(graph: Graph) -> tuple[int, ...]:
 def is_local(graph: Graph, node: Node) -> bool:
     """Whether every pixel of a node's output depends only on pixels around the same place of its inputs.
 
-    An average pool whose windows reach into padding is not: it divides by the taps inside the image, which formats
-    without explicit padding cannot say for a tile at one border. Neither is a constant that varies in space.
+    A constant that varies in space is not, nor is a window that slides over padding alone.
     """
     activations = graph.activations(node)
     if not activations or not all(_is_image(graph, index) for index in (*activations, node.output)):
@@ -68,9 +67,7 @@ def is_local(graph: Graph, node: Node) -> bool:
     match node.operator:
         case Conv2D() | DepthwiseConv2D():
             return activations == node.inputs[:1] and _reads_its_input(graph, node)
-        case AveragePool2D():
-            return not _reads_padding(graph, node)
-        case MaxPool2D():
+        case AveragePool2D() | MaxPool2D():
             return _reads_its_input(graph, node)
         case Pad(before_after=before_after):
             return before_after[0] == (0, 0)
@@ -142,17 +139,8 @@ def _varies_in_space(graph: Graph, index: int) -> bool:
     return any(size != 1 for size in graph.tensors[index].shape[:-1])
 
 
-def _whole_reads(graph: Graph, node: Node) -> list[tuple[Span, int]]:
-    """For rows and columns: what the whole output reads of the first input, and the input's size."""
-    output, image = graph.tensors[node.output].shape, graph.tensors[node.inputs[0]].shape
-    return [
-        (read_span(graph, node, node.inputs[0], axis, Span(0, output[axis])), image[axis]) for axis in (ROWS, COLUMNS)
-    ]
-
-
 def _reads_its_input(graph: Graph, node: Node) -> bool:
-    return all(read.begin < size and read.end > 0 for read, size in _whole_reads(graph, node))
-
-
-def _reads_padding(graph: Graph, node: Node) -> bool:
-    return any(read.begin < 0 or read.end > size for read, size in _whole_reads(graph, node))
+    """Whether the whole output reads at least one row and one column that is not padding."""
+    output, image = graph.tensors[node.output].shape, graph.tensors[node.inputs[0]].shape
+    reads = {axis: read_span(graph, node, node.inputs[0], axis, Span(0, output[axis])) for axis in (ROWS, COLUMNS)}
+    return all(read.begin < image[axis] and read.end > 0 for axis, read in reads.items())

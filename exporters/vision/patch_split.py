@@ -1,0 +1,196 @@
+"""Split a model by a plan: every tile computes, bit for bit, what the whole model would.
+
+Only what lies outside the image is padding; inside it a tile's halo is real data at every layer. A node that needs
+less of a tensor than another node does crops it with a StridedSlice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from edgepipe.errors import UnsupportedModel
+from edgepipe.exporters.vision.graph import Graph, GraphBuilder, Node, Tensor
+from edgepipe.exporters.vision.operators import Concatenation, Operator, Pad, Pads, StridedSlice, Window
+from edgepipe.exporters.vision.patches import PatchPlan, Region, SplitModel, Tile, tile_bounds
+from edgepipe.exporters.vision.receptive_field import CHANNELS, COLUMNS, ROWS, read_span, regions, split_points
+
+
+def split(graph: Graph, plan: PatchPlan) -> SplitModel:
+    """The tiles of a plan, a graph for each kind of tile, and the tail.
+
+    Raises:
+        UnsupportedModel: the graph cannot be split there, or the grid has more tiles than the output has pixels.
+    """
+    _check(graph, plan)
+    _, height, width, _ = graph.tensors[graph.nodes[plan.split - 1].output].shape
+    names: dict[tuple[object, ...], str] = {}
+    tile_graphs: dict[str, Graph] = {}
+    tiles = []
+    for row, rows in enumerate(tile_bounds(height, plan.rows)):
+        for column, columns in enumerate(tile_bounds(width, plan.columns)):
+            output = Region(rows, columns)
+            computed = regions(graph, plan.split, output)
+            tile_graph = _tile_graph(graph, plan.split, output, computed)
+            kind = tile_graph.nodes, tuple(tensor.shape for tensor in tile_graph.tensors)
+            name = names.setdefault(kind, f"tile_{len(names)}")
+            tile_graphs.setdefault(name, tile_graph)
+            tiles.append(Tile(row, column, computed[graph.inputs[0]], output, name))
+    return SplitModel(graph, plan, tuple(tiles), tile_graphs, _tail(graph, plan.split))
+
+
+def join(model: SplitModel) -> Graph:
+    """One graph with the whole model's inputs and outputs that computes the stage tile by tile.
+
+    Tiles run row by row, and each row is joined as soon as it is done. A constant is there once, for all tiles.
+    """
+    builder = _Assembly()
+    (image,) = model.whole.inputs
+    (stitched,) = model.tail.inputs
+    stage = model.tail.tensors[stitched]
+    start = builder.tensor(model.whole.tensors[image])
+    rows = []
+    for row in range(model.plan.rows):
+        parts = []
+        for tile in model.tiles[row * model.plan.columns : (row + 1) * model.plan.columns]:
+            graph = model.tile_graphs[tile.graph]
+            placed = {graph.inputs[0]: builder.crop(start, tile.window)}
+            builder.extend(graph, graph.nodes, placed, f"tile_{tile.row}_{tile.column}/")
+            parts.append(placed[graph.outputs[0]])
+        rows.append(builder.stitch(parts, COLUMNS, stage, f"{stage.name}/row_{row}"))
+    placed = {stitched: builder.stitch(rows, ROWS, stage, stage.name)}
+    builder.extend(model.tail, model.tail.nodes, placed)
+    return builder.build([start], [placed[index] for index in model.tail.outputs])
+
+
+@dataclass
+class _Assembly(GraphBuilder):
+    """Builds a graph out of parts of others; constants and crops are there once."""
+
+    _constants: dict[Tensor, int] = field(default_factory=dict)
+    _crops: dict[tuple[int, Region], int] = field(default_factory=dict)
+
+    def constant(self, tensor: Tensor) -> int:
+        """A constant, added unless it is there."""
+        if tensor not in self._constants:
+            self._constants[tensor] = self.tensor(tensor)
+        return self._constants[tensor]
+
+    def crop(self, index: int, region: Region) -> int:
+        """A region of an image: the image itself if that is all of it."""
+        image = self.tensors[index]
+        channels = image.shape[CHANNELS]
+        if region.shape(channels) == image.shape:
+            return index
+        if (index, region) not in self._crops:
+            (top, bottom), (left, right) = region.rows, region.columns
+            self._crops[index, region] = self.node(
+                StridedSlice((0, top, left, 0), (1, bottom, right, channels)),
+                [index],
+                f"{image.name}/{top}:{bottom},{left}:{right}",
+                image.dtype,
+                image.quantization,
+            )
+        return self._crops[index, region]
+
+    def stitch(self, parts: list[int], axis: int, stage: Tensor, name: str) -> int:
+        """Parts of the stage's output side by side."""
+        if len(parts) == 1:
+            return parts[0]
+        return self.node(Concatenation(axis), parts, name, stage.dtype, stage.quantization)
+
+    def extend(self, graph: Graph, nodes: Iterable[Node], placed: dict[int, int], prefix: str = "") -> None:
+        """Add nodes of a graph. ``placed``: where its activations are, to which their outputs are added."""
+        for node in nodes:
+            inputs = [
+                self.constant(graph.tensors[index]) if graph.is_constant(index) else placed[index]
+                for index in node.inputs
+            ]
+            output = graph.tensors[node.output]
+            placed[node.output] = self.node(
+                node.operator, inputs, prefix + output.name, output.dtype, output.quantization
+            )
+
+
+def _check(graph: Graph, plan: PatchPlan) -> None:
+    points = split_points(graph)
+    if not points:
+        raise UnsupportedModel("this model has no first stage that can run patch by patch")
+    if plan.split not in points:
+        raise UnsupportedModel(
+            f"the plan splits after {plan.split} nodes: this model can be split after {', '.join(map(str, points))}"
+        )
+    _, height, width, _ = graph.tensors[graph.nodes[plan.split - 1].output].shape
+    if not (1 <= plan.rows <= height and 1 <= plan.columns <= width):
+        raise UnsupportedModel(
+            f"the plan has {plan.rows}x{plan.columns} patches for {height}x{width} pixels: "
+            "expected at least one patch each way, and a pixel for every patch"
+        )
+
+
+def _tile_graph(graph: Graph, split: int, output: Region, computed: dict[int, Region]) -> Graph:
+    """From a window of the image to ``output``; ``computed``: the regions of the tensors between."""
+    builder = _Assembly()
+    (image,) = graph.inputs
+    window = graph.tensors[image]
+    start = builder.tensor(replace(window, shape=computed[image].shape(window.shape[CHANNELS])))
+    placed = {image: start}
+    nodes = [node for node in graph.nodes[:split] if node.output in computed]
+    for position, node in enumerate(nodes):
+        inputs = []
+        for index in node.inputs:
+            if graph.is_constant(index):
+                inputs.append(builder.constant(graph.tensors[index]))
+            else:
+                region, pads = _read(graph, node, index, computed)
+                inputs.append(builder.crop(placed[index], region.within(computed[index])))
+        tensor = graph.tensors[node.output]
+        operator = _with_pads(node.operator, pads)
+        unpadded = isinstance(operator, Pad) and not any(map(any, operator.before_after))
+        if unpadded and tensor.quantization == builder.tensors[inputs[0]].quantization:
+            placed[node.output] = inputs[0]
+        else:
+            placed[node.output] = builder.node(operator, inputs, tensor.name, tensor.dtype, tensor.quantization)
+        for index in graph.activations(node):
+            later = {
+                _read(graph, reader, index, computed)[0] for reader in nodes[position + 1 :] if index in reader.inputs
+            }
+            if len(later) == 1:  # Crop now: the larger tensor need not be kept for the smaller part.
+                builder.crop(placed[index], later.pop().within(computed[index]))
+    last = nodes[-1].output
+    return builder.build([start], [builder.crop(placed[last], output.within(computed[last]))])
+
+
+def _tail(graph: Graph, split: int) -> Graph:
+    builder = _Assembly()
+    stitched = graph.nodes[split - 1].output
+    start = builder.tensor(graph.tensors[stitched])
+    placed = {stitched: start}
+    builder.extend(graph, graph.nodes[split:], placed)
+    return builder.build([start], [placed[index] for index in graph.outputs])
+
+
+def _read(graph: Graph, node: Node, index: int, computed: dict[int, Region]) -> tuple[Region, Pads]:
+    """The region of its input ``index`` that a node reads in a tile, and the padding around it."""
+    output = computed[node.output]
+    _, height, width, _ = graph.tensors[index].shape
+    rows = read_span(graph, node, index, ROWS, output.rows)
+    columns = read_span(graph, node, index, COLUMNS, output.columns)
+    inside = Region(rows.clip(height), columns.clip(width))
+    pads = Pads(
+        top=inside.rows.begin - rows.begin,
+        left=inside.columns.begin - columns.begin,
+        bottom=rows.end - inside.rows.end,
+        right=columns.end - inside.columns.end,
+    )
+    return inside, pads
+
+
+def _with_pads(operator: Operator, pads: Pads) -> Operator:
+    match operator:
+        case Window():
+            return operator.with_pads(pads)
+        case Pad(before_after=(batch, _, _, channels)):
+            rows, columns = (pads.top, pads.bottom), (pads.left, pads.right)
+            return replace(operator, before_after=(batch, rows, columns, channels))
+    return operator
