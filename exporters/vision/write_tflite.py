@@ -6,12 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import flatbuffers
 import numpy as np
 
+from edgepipe.errors import MissingExtra
 from edgepipe.exporters.vision.graph import Graph, Tensor
+from edgepipe.exporters.vision.lower_concatenations import lower_concatenations
 from edgepipe.exporters.vision.lower_pads import lower_pads
-from edgepipe.exporters.vision.tflite_operators import options, parameters, schema, version
+from edgepipe.exporters.vision.tflite_encoding import options, parameters, version
+
+try:
+    import flatbuffers
+    from ai_edge_litert import schema_py_generated as schema
+except ImportError as missing:
+    raise MissingExtra("ai-edge-litert", "export") from missing
 
 # Constants start at multiples of this, so that a microcontroller reads them where they are.
 BUFFER_ALIGNMENT = 16
@@ -31,7 +38,7 @@ def write_tflite(graphs: Mapping[str, Graph], path: Path) -> None:
     model = schema.ModelT(
         version=3,
         description="edgepipe",
-        subgraphs=[writer.subgraph(name, lower_pads(graph)) for name, graph in graphs.items()],
+        subgraphs=[writer.subgraph(name, lower(graph)) for name, graph in graphs.items()],
         signatureDefs=[_signature(position, name, graph) for position, (name, graph) in enumerate(graphs.items())],
         operatorCodes=writer.operator_codes,
         buffers=writer.buffers,
@@ -39,6 +46,11 @@ def write_tflite(graphs: Mapping[str, Graph], path: Path) -> None:
     builder = flatbuffers.Builder(1024)
     builder.Finish(model.Pack(builder), b"TFL3")
     path.write_bytes(builder.Output())
+
+
+def lower(graph: Graph) -> Graph:
+    """The graph as it is written: in forms that TFLite and TFLite Micro have; tensors keep their indices."""
+    return lower_concatenations(lower_pads(graph))
 
 
 class _AlignedBuffer(schema.BufferT):
