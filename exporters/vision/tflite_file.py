@@ -91,6 +91,7 @@ class _Parser:
         self._schema = _schema()
         self._operator_names = _names(self._schema.BuiltinOperator)
         self._type_names = _names(self._schema.TensorType)
+        self._bytes = content
         self._model = self._schema.Model.GetRootAs(content)
         # Lists that overlap could make a small file cost any time and memory: no converter writes them.
         self._bytes_left = 2 * len(content)
@@ -134,9 +135,10 @@ class _Parser:
                     f"tensor {index} is stored in buffer {buffer}: the file has {self._model.BuffersLength()}"
                 )
             table = self._model.Buffers(buffer)
-            if table.Offset() > 1:
-                raise UnsupportedModel(f"tensor {index} is stored behind the flatbuffer: expected it inside")
             content = self._numbers(table.DataAsNumpy())
+            # Newer converters put the data behind the flatbuffer; offsets of 0 and 1 say that it is inside.
+            if table.Offset() > 1:
+                content = self._numbers(np.frombuffer(self._bytes, np.uint8, table.Size(), table.Offset()))
             self._contents[buffer] = content if content.size else None
         return self._contents[buffer]
 
@@ -204,6 +206,7 @@ OPTIONS = {
     "RESIZE_NEAREST_NEIGHBOR": "ResizeNearestNeighborOptions",
     "SOFTMAX": "SoftmaxOptions",
     "SQUEEZE": "SqueezeOptions",
+    "STRIDED_SLICE": "StridedSliceOptions",
 }
 
 

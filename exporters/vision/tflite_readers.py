@@ -34,6 +34,7 @@ from edgepipe.exporters.vision.operators import (
     Shape,
     ShapeError,
     Softmax,
+    StridedSlice,
     same_pads,
 )
 from edgepipe.exporters.vision.tflite_file import FileTensor
@@ -219,6 +220,23 @@ def _resize(call: Call) -> Operator:
     return ResizeNearestNeighbor((rows, columns), bool(call.options.alignCorners), bool(call.options.halfPixelCenters))
 
 
+def _strided_slice(call: Call) -> Operator:
+    shape, options = call.tensors[0].shape, call.options
+    begin, end, strides = (call.operand(len(shape), slot=slot) for slot in range(3))
+    if set(strides) - {1} or options.ellipsisMask or options.newAxisMask or options.shrinkAxisMask:
+        raise OperatorError(f"strides {strides} or masks that change the axes: expected strides of 1 and none")
+    return StridedSlice(
+        tuple(
+            0 if options.beginMask >> axis & 1 else number + size * (number < 0)
+            for axis, (number, size) in enumerate(zip(begin, shape, strict=True))
+        ),
+        tuple(
+            size if options.endMask >> axis & 1 else min(number + size * (number < 0), size)
+            for axis, (number, size) in enumerate(zip(end, shape, strict=True))
+        ),
+    )
+
+
 def _softmax(call: Call) -> Operator:
     beta = call.options.beta
     if not (math.isfinite(beta) and beta > 0):
@@ -263,5 +281,6 @@ READERS: dict[str, Reader] = {
     "RESIZE_NEAREST_NEIGHBOR": Reader(_resize),
     "SOFTMAX": Reader(_softmax, needs_options=True),
     "SQUEEZE": Reader(_squeeze, needs_options=True),
+    "STRIDED_SLICE": Reader(_strided_slice, needs_options=True),
     "TRANSPOSE": Reader(_transpose),
 }
