@@ -1,0 +1,100 @@
+"""What every way to cut an axis of a stage into parts costs along that axis.
+
+A tile's regions are products of rows and columns, and what bounds its memory and its multiply-accumulates are sums of
+such products. So rows and columns are looked at apart, once for every number of parts, and only multiplied together
+for every grid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgepipe.exporters.vision.graph import Graph
+from edgepipe.exporters.vision.patches import Span, tile_bounds
+from edgepipe.exporters.vision.receptive_field import ROWS, axis_spans, read_span
+
+
+@dataclass(frozen=True)
+class AxisProfile:
+    """One axis of the stage ``nodes[:split]``, cut into 1, 2, 3, ... parts up to one for each pixel of its output.
+
+    ``columns``: for a tensor at the step that writes it, ``(tensor, step)``, and at each step that reads it, where a
+    column is in ``extents``. ``extents`` ``[P, columns]``: rows (or columns) held, for every kind of part that is not
+    smaller in all of them than another. The kinds of ``n`` parts are ``extents[starts[n - 1] : starts[n]]``.
+    ``totals`` ``[N, columns]``: summed over all parts. ``kinds`` ``[N]``: parts that need a graph of their own.
+    """
+
+    columns: dict[tuple[int, int], int]
+    extents: np.ndarray
+    starts: np.ndarray
+    totals: np.ndarray
+    kinds: np.ndarray
+
+
+def axis_profile(graph: Graph, split: int, axis: int) -> AxisProfile:
+    """Measure one axis: 1 for rows, 2 for columns."""
+    size = graph.tensors[graph.nodes[split - 1].output].shape[axis]
+    reads = [
+        (index, step)
+        for step, node in enumerate(graph.nodes[:split])
+        for index in dict.fromkeys(graph.activations(node))
+    ]
+    writes = [(node.output, step) for step, node in enumerate(graph.nodes[:split])]
+    columns = {key: column for column, key in enumerate([*writes, *reads])}
+    known: dict[Span, tuple[list[int], tuple[int, ...]]] = {}
+    extents, starts, totals, kinds = [], [0], [], []
+    for parts in range(1, size + 1):
+        measured = []
+        for span in tile_bounds(size, parts):
+            if span not in known:
+                known[span] = _measure(graph, split, axis, span, writes, reads)
+            measured.append(known[span])
+        held = np.array([row for row, _ in measured])
+        extents.append(_largest(held))
+        starts.append(starts[-1] + len(extents[-1]))
+        totals.append(held.sum(0))
+        kinds.append(len({kind for _, kind in measured}))
+    return AxisProfile(columns, np.concatenate(extents), np.array(starts), np.array(totals), np.array(kinds))
+
+
+def looks_the_same(graph: Graph, split: int) -> bool:
+    """Whether rows and columns of the stage are alike, so that one profile serves for both."""
+    for node in graph.nodes[:split]:
+        for index in (*graph.activations(node), node.output):
+            if graph.tensors[index].shape[1] != graph.tensors[index].shape[2]:
+                return False
+            size = graph.tensors[node.output].shape[ROWS]
+            whole = (read_span(graph, node, index, axis, Span(0, size)) for axis in (1, 2))
+            first = (read_span(graph, node, index, axis, Span(0, 1)) for axis in (1, 2))
+            if len(set(whole)) > 1 or len(set(first)) > 1:
+                return False
+    return True
+
+
+def _measure(
+    graph: Graph, split: int, axis: int, span: Span, writes: list[tuple[int, int]], reads: list[tuple[int, int]]
+) -> tuple[list[int], tuple[int, ...]]:
+    """What a part holds, and what tells its graph from that of another part of the same sizes: padding and crops."""
+    spans = axis_spans(graph, split, axis, span)
+    held = [spans[tensor].size if tensor in spans else 0 for tensor, _ in writes]
+    kind = []
+    needed: dict[int, int] = {}
+    later = []
+    for tensor, step in reversed(reads):
+        node = graph.nodes[step]
+        if node.output in spans:
+            read = read_span(graph, node, tensor, axis, spans[node.output])
+            needed[tensor] = max(needed.get(tensor, 0), read.clip(graph.tensors[tensor].shape[axis]).size)
+            kind += [read.begin - spans[tensor].begin, read.end - spans[tensor].end]
+        later.append(needed.get(tensor, 0))
+    held += reversed(later)
+    return held, (*held, *kind)
+
+
+def _largest(held: np.ndarray) -> np.ndarray:
+    """Rows of a matrix without those that another row is at least as large as in every column."""
+    rows = np.unique(held, axis=0)
+    covered = (rows[None, :, :] >= rows[:, None, :]).all(2)
+    return rows[covered.sum(1) == 1]
