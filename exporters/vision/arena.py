@@ -143,7 +143,7 @@ def live_bytes(buffers: Iterable[Buffer], alignment: int = 1) -> list[int]:
         live += [0] * (buffer.uses[-1].last + 1 - len(live))
         for step in range(buffer.uses[0].first, buffer.uses[-1].last + 1):
             nbytes = max(use.nbytes for use in buffer.uses if use.first <= step <= use.last)
-            live[step] += _aligned(nbytes, alignment)
+            live[step] += aligned(nbytes, alignment)
     return live
 
 
@@ -165,8 +165,8 @@ def place(buffers: Sequence[Buffer], alignment: int = ALIGNMENT) -> tuple[list[i
     for order in orders:
         seen = set()
         for _ in range(_PROMOTIONS):
-            offsets = _first_fit(buffers, order, alignment)
-            ends = [offsets[i] + _aligned(buffers[i].nbytes, alignment) for i in everything]
+            offsets = first_fit(buffers, order, alignment)
+            ends = [offsets[i] + aligned(buffers[i].nbytes, alignment) for i in everything]
             nbytes = max(ends, default=0)
             if best is None or nbytes < best[1]:
                 best = offsets, nbytes
@@ -181,7 +181,7 @@ def place(buffers: Sequence[Buffer], alignment: int = ALIGNMENT) -> tuple[list[i
     return best
 
 
-def _first_fit(buffers: Sequence[Buffer], order: Iterable[int], alignment: int) -> list[int]:
+def first_fit(buffers: Sequence[Buffer], order: Iterable[int], alignment: int) -> list[int]:
     """Each buffer, in this order, at the lowest offset at which it meets none of those before it."""
     offsets = [0] * len(buffers)
     placed: list[tuple[int, Use]] = []
@@ -196,11 +196,12 @@ def _first_fit(buffers: Sequence[Buffer], order: Iterable[int], alignment: int) 
         offset = 0
         for begin, end in forbidden:
             if begin <= offset:
-                offset = max(offset, _aligned(end, alignment))
+                offset = max(offset, aligned(end, alignment))
         offsets[index] = offset
         placed += [(offset, use) for use in buffers[index].uses]
     return offsets
 
 
-def _aligned(nbytes: int, alignment: int) -> int:
+def aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:
+    """``nbytes`` rounded up."""
     return -(-nbytes // alignment) * alignment
