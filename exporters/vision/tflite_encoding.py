@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from edgepipe.errors import MissingExtra, UnsupportedModel
-from edgepipe.exporters.vision.graph import Tensor
+from edgepipe.exporters.vision.graph import Quantization, Tensor
 from edgepipe.exporters.vision.operators import (
     NO_PADS,
     Activation,
@@ -90,9 +90,11 @@ def options(operator: Operator, inputs: Sequence[Tensor]) -> Any | None:
     return None
 
 
-def parameters(operator: Operator, output: Tensor) -> list[Tensor]:
-    """Attributes that TFLite takes as constant inputs, after the others."""
+def parameters(operator: Operator, inputs: Sequence[Tensor], output: Tensor) -> list[Tensor]:
+    """Constants that TFLite takes as inputs after the others: attributes, and the bias that LiteRT's kernels demand."""
     match operator:
+        case Conv2D() | DepthwiseConv2D() if len(inputs) == 2:
+            return [_zero_bias(*inputs, channels=output.shape[3])]
         case Pad(value=None):
             return [_indices("pads", operator.before_after)]
         case Pad():
@@ -148,6 +150,14 @@ def _dilation(operator: Window) -> dict[str, int]:
 
 def _fused(activation: Activation) -> dict[str, int]:
     return {"fusedActivationFunction": getattr(schema.ActivationFunctionType, activation.value)}
+
+
+def _zero_bias(image: Tensor, weights: Tensor, channels: int) -> Tensor:
+    assert image.quantization is not None
+    assert weights.quantization is not None
+    scales = tuple(float(np.float32(image.quantization.scale * scale)) for scale in weights.quantization.scales)
+    data = np.zeros(channels, np.int32)
+    return Tensor("zero_bias", data.shape, "int32", Quantization(scales, (0,) * len(scales)), data)
 
 
 def _indices(name: str, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:

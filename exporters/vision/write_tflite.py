@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from edgepipe.errors import MissingExtra
-from edgepipe.exporters.vision.graph import Graph, Tensor
+from edgepipe.exporters.vision.graph import Graph, Quantization, Tensor
 from edgepipe.exporters.vision.lower_concatenations import lower_concatenations
 from edgepipe.exporters.vision.lower_pads import lower_pads
 from edgepipe.exporters.vision.tflite_encoding import options, parameters, version
@@ -28,7 +28,9 @@ def write_tflite(graphs: Mapping[str, Graph], path: Path) -> None:
     """Write a model with a subgraph and a signature per entry; the first is the main one.
 
     A signature's inputs are named ``args_0``, ``args_1``, ..., its outputs ``output_0``, ... Equal constants are
-    stored once, whichever graphs hold them. TFLite Micro runs the main subgraph, LiteRT any by its signature.
+    stored once, whichever graphs hold them. LiteRT runs any graph by its signature. TFLite Micro runs the main one, but
+    give it a file of one graph where others use scratch memory (MEAN; with CMSIS-NN, convolutions too): it sets that up
+    for subgraphs that are called only, and reads uninitialised memory for the others.
 
     Raises:
         UnsupportedModel: TFLite cannot say an operator as it is.
@@ -64,13 +66,25 @@ class _AlignedBuffer(schema.BufferT):
         return schema.BufferEnd(builder)
 
 
+class _SharedQuantization(schema.QuantizationParametersT):
+    """Scales written once, whichever tensors have them: in the tiles of a split model they outweigh the rest."""
+
+    position: int | None = None
+
+    def Pack(self, builder: flatbuffers.Builder) -> int:
+        if self.position is None:
+            self.position = super().Pack(builder)
+        return self.position
+
+
 class _Writer:
-    """What the subgraphs of a model share: buffers and operator codes."""
+    """What the subgraphs of a model share: buffers, scales and operator codes."""
 
     def __init__(self) -> None:
         self.buffers: list[Any] = [schema.BufferT()]  # the first is that of tensors without data
         self.operator_codes: list[Any] = []
         self._buffer_of: dict[bytes, int] = {}
+        self._quantization_of: dict[Quantization, _SharedQuantization] = {}
         self._code_of: dict[tuple[int, int], int] = {}
 
     def subgraph(self, name: str, graph: Graph) -> Any:
@@ -94,7 +108,7 @@ class _Writer:
             operators.append(
                 schema.OperatorT(
                     opcodeIndex=self._operator_code(code, version(node.operator, inputs, output)),
-                    inputs=[*node.inputs, *map(parameter, parameters(node.operator, output))],
+                    inputs=[*node.inputs, *map(parameter, parameters(node.operator, inputs, output))],
                     outputs=[node.output],
                     builtinOptionsType=_options_type(table),
                     builtinOptions=table,
@@ -108,7 +122,7 @@ class _Writer:
             shape=list(tensor.shape),
             type=getattr(schema.TensorType, tensor.dtype.upper()),
             buffer=0 if tensor.data is None else self._buffer(_data(tensor)),
-            quantization=_quantization(tensor),
+            quantization=None if tensor.quantization is None else self._quantization(tensor.quantization),
             hasRank=True,
         )
 
@@ -117,6 +131,15 @@ class _Writer:
             self._buffer_of[data] = len(self.buffers)
             self.buffers.append(_AlignedBuffer(data))
         return self._buffer_of[data]
+
+    def _quantization(self, quantization: Quantization) -> _SharedQuantization:
+        if quantization not in self._quantization_of:
+            self._quantization_of[quantization] = _SharedQuantization(
+                scale=np.array(quantization.scales, np.float32),
+                zeroPoint=np.array(quantization.zero_points, np.int64),
+                quantizedDimension=quantization.axis if len(quantization.scales) > 1 else 0,
+            )
+        return self._quantization_of[quantization]
 
     def _operator_code(self, code: int, version: int) -> int:
         if (code, version) not in self._code_of:
@@ -130,17 +153,6 @@ class _Writer:
 def _data(tensor: Tensor) -> bytes:
     assert tensor.data is not None
     return np.ascontiguousarray(tensor.data, np.dtype(tensor.dtype).newbyteorder("<")).tobytes()
-
-
-def _quantization(tensor: Tensor) -> Any | None:
-    quantization = tensor.quantization
-    if quantization is None:
-        return None
-    return schema.QuantizationParametersT(
-        scale=np.array(quantization.scales, np.float32),
-        zeroPoint=np.array(quantization.zero_points, np.int64),
-        quantizedDimension=quantization.axis if len(quantization.scales) > 1 else 0,
-    )
 
 
 def _options_type(table: Any | None) -> int:

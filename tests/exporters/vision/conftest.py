@@ -147,9 +147,8 @@ class _RandomNetwork:
         image = self.builder.tensor(Tensor("image", shape, "int8", Quantization((1 / 74,), (-1,))))
         x = self.conv(image)
         for _ in range(self.choices.randint(2, 5)):
-            layer = self.choices.choice(
-                (self.conv, self.conv, self.depthwise, self.depthwise, self.residual, self.pool, self.fork, self.point)
-            )
+            layers = (self.conv, self.conv, self.depthwise, self.depthwise, self.residual, self.residual)
+            layer = self.choices.choice((*layers, self.pool, self.fork, self.point))
             x = layer(x)
         return self.builder.build((image,), (self.tail(x),))
 
