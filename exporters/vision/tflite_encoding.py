@@ -94,7 +94,7 @@ def parameters(operator: Operator, inputs: Sequence[Tensor], output: Tensor) -> 
     """Constants that TFLite takes as inputs after the others: attributes, and the bias that LiteRT's kernels demand."""
     match operator:
         case Conv2D() | DepthwiseConv2D() if len(inputs) == 2:
-            return [_zero_bias(*inputs, channels=output.shape[3])]
+            return [_zero_bias(inputs[0], inputs[1], output.shape[3])]
         case Pad(value=None):
             return [_indices("pads", operator.before_after)]
         case Pad():
