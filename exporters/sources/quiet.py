@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import warnings
 from collections.abc import Iterator
 
 
@@ -25,3 +27,21 @@ def no_warnings() -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(before)
+
+
+@contextlib.contextmanager
+def no_output() -> Iterator[None]:
+    """Swallow all that is printed meanwhile, also by libraries in C++."""
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+        warnings.catch_warnings(action="ignore"),
+        open(os.devnull, "wb") as nowhere,
+    ):
+        terminal = os.dup(2)
+        try:
+            os.dup2(nowhere.fileno(), 2)
+            yield
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)

@@ -1,0 +1,113 @@
+"""Images that a model is calibrated with: a folder's, or smooth noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from edgepipe.errors import EdgepipeError, MissingExtra, UnsupportedModel
+from edgepipe.exporters.sources.weights import one_line
+
+IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+# More images hardly move the ranges of activations, and each costs an inference in float.
+MAX_SAMPLES = 256
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """What a model expects of pixels: ``real = (pixel / 255 - mean) / std``, one value or one a channel."""
+
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    def __call__(self, pixels: np.ndarray) -> np.ndarray:
+        """Real values, float32, of pixels from 0 to 255, channels last."""
+        return ((pixels / 255 - np.array(self.mean)) / np.array(self.std)).astype(np.float32)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The lowest and the highest value that a pixel can become."""
+        black, white = self(np.zeros(len(self.mean))), self(np.full(len(self.mean), 255.0))
+        return float(black.min()), float(white.max())
+
+
+def read_samples(
+    folder: Path, shape: tuple[int, int, int], to_real: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, ...]:
+    """The images of a folder in the order of their names, at most `MAX_SAMPLES`: float32 ``[1, H, W, C]`` each.
+
+    ``shape``: rows, columns, channels that the model takes. Image files are resized to it (bilinear) and go through
+    ``to_real``, which makes real values of pixels from 0 to 255. A ``.npy`` file holds one image ``[H, W, C]`` or
+    several ``[N, H, W, C]``: uint8 pixels, or floating-point real values.
+
+    Raises:
+        EdgepipeError: the folder is not there or has no images, or a file cannot be read.
+        UnsupportedModel: an array has another shape or type, or holds NaN.
+    """
+    if not folder.is_dir():
+        raise EdgepipeError(f"no calibration folder {folder}: expected a folder of images or .npy files")
+    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in (*IMAGE_SUFFIXES, ".npy"))
+    if not paths:
+        raise EdgepipeError(f"{folder} has no image (.jpg, .png, ...) and no .npy file to calibrate with")
+    samples: list[np.ndarray] = []
+    for path in paths:
+        images = _read_array(path, shape) if path.suffix.lower() == ".npy" else _read_image(path, shape)[np.newaxis]
+        if images.dtype == np.uint8:
+            images = to_real(images)
+        samples += [image[np.newaxis] for image in images[: MAX_SAMPLES - len(samples)].astype(np.float32)]
+        if len(samples) == MAX_SAMPLES:
+            break
+    return tuple(samples)
+
+
+def smooth_noise(
+    shape: tuple[int, int, int], count: int, seed: int, to_real: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, ...]:
+    """``count`` images of coloured patches and grain, the same for the same seed: float32 ``[1, H, W, C]`` each."""
+    rows, columns, channels = shape
+    generator = np.random.default_rng(seed)
+    samples = []
+    for _ in range(count):
+        patches = generator.uniform(0, 255, (-(-rows // 8), -(-columns // 8), channels))
+        image = np.kron(patches, np.ones((8, 8, 1)))[:rows, :columns] + generator.normal(0, 16, shape)
+        samples.append(to_real(np.clip(image, 0, 255).round()).astype(np.float32)[np.newaxis])
+    return tuple(samples)
+
+
+def _read_image(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
+    """Pixels, uint8 ``[H, W, C]``."""
+    try:
+        from PIL import Image
+    except ImportError as missing:
+        raise MissingExtra("pillow", "export") from missing
+    rows, columns, channels = shape
+    modes = {1: "L", 3: "RGB"}
+    if channels not in modes:
+        raise UnsupportedModel(f"{path.name} is an image, but the model takes {channels} channels: give .npy files")
+    try:
+        with Image.open(path) as image:
+            pixels = image.convert(modes[channels]).resize((columns, rows), Image.Resampling.BILINEAR)
+    except Exception as error:  # the decoders of many formats
+        raise EdgepipeError(f"{path} cannot be read as an image ({one_line(error)})") from error
+    return np.asarray(pixels, np.uint8).reshape(shape)
+
+
+def _read_array(path: Path, shape: Sequence[int]) -> np.ndarray:
+    """Images, uint8 or floating-point ``[N, H, W, C]``."""
+    try:
+        array = np.load(path, allow_pickle=False)
+    except Exception as error:  # a damaged header can raise almost anything
+        raise EdgepipeError(f"{path} cannot be read as an array ({one_line(error)})") from error
+    if not isinstance(array, np.ndarray) or (array.dtype != np.uint8 and not np.issubdtype(array.dtype, np.floating)):
+        found = getattr(array, "dtype", "several arrays")
+        raise UnsupportedModel(f"{path} holds {found}: expected uint8 pixels or floating-point values")
+    images = array[np.newaxis] if array.ndim == 3 else array
+    if images.ndim != 4 or images.shape[1:] != tuple(shape) or not len(images):
+        expected = f"{tuple(shape)} or (N, {', '.join(map(str, shape))})"
+        raise UnsupportedModel(f"{path} has shape {array.shape}: the model takes {expected}")
+    if not np.isfinite(images).all():
+        raise UnsupportedModel(f"{path} holds NaN or infinity")
+    return images
