@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from edgepipe.errors import UnsupportedModel
 from edgepipe.exporters.vision.graph import Graph, GraphBuilder, Node, Tensor
-from edgepipe.exporters.vision.operators import Concatenation, Operator, Pad, Pads, StridedSlice, Window
+from edgepipe.exporters.vision.operators import Concatenation, Operator, Pad, Pads, Quantize, StridedSlice, Window
 from edgepipe.exporters.vision.patches import PatchPlan, Region, SplitModel, Tile, tile_bounds
 from edgepipe.exporters.vision.receptive_field import CHANNELS, COLUMNS, ROWS, read_span, regions, split_points
 
@@ -42,25 +43,29 @@ def split(graph: Graph, plan: PatchPlan) -> SplitModel:
 def join(model: SplitModel) -> Graph:
     """One graph with the whole model's inputs and outputs that computes the stage tile by tile.
 
-    Tiles run row by row, and each row is joined as soon as it is done. A constant is there once, for all tiles.
+    Tiles run row by row, and each row is joined as soon as it is done. A constant is there once, for all tiles. An
+    image of uint8 becomes int8 before windows are cut out of it: TFLite Micro slices no uint8.
     """
     builder = _Assembly()
-    (image,) = model.whole.inputs
-    (stitched,) = model.tail.inputs
-    stage = model.tail.tensors[stitched]
-    start = builder.tensor(model.whole.tensors[image])
+    whole, tail = model.whole, model.tail
+    ahead = 1 if _quantizes_bytes(whole) else 0
+    start = builder.tensor(whole.tensors[whole.inputs[0]])
+    placed = {whole.inputs[0]: start}
+    builder.extend(whole, whole.nodes[:ahead], placed)
+    image = placed[_entry(whole, ahead)]
+    stage = tail.tensors[tail.inputs[0]]
     rows = []
     for row in range(model.plan.rows):
         parts = []
         for tile in model.tiles[row * model.plan.columns : (row + 1) * model.plan.columns]:
             graph = model.tile_graphs[tile.graph]
-            placed = {graph.inputs[0]: builder.crop(start, tile.window)}
-            builder.extend(graph, graph.nodes, placed, f"tile_{tile.row}_{tile.column}/")
+            placed = {_entry(graph, ahead): builder.crop(image, tile.window)}
+            builder.extend(graph, graph.nodes[ahead:], placed, f"tile_{tile.row}_{tile.column}/")
             parts.append(placed[graph.outputs[0]])
         rows.append(builder.stitch(parts, COLUMNS, stage, f"{stage.name}/row_{row}"))
-    placed = {stitched: builder.stitch(rows, ROWS, stage, stage.name)}
-    builder.extend(model.tail, model.tail.nodes, placed)
-    return builder.build([start], [placed[index] for index in model.tail.outputs])
+    placed = {tail.inputs[0]: builder.stitch(rows, ROWS, stage, stage.name)}
+    builder.extend(tail, tail.nodes, placed)
+    return builder.build([start], [placed[index] for index in tail.outputs])
 
 
 @dataclass
@@ -128,13 +133,24 @@ def _check(graph: Graph, plan: PatchPlan) -> None:
         )
 
 
+def _quantizes_bytes(whole: Graph) -> bool:
+    (image,) = whole.inputs
+    readers = [node.operator for node in whole.nodes if image in node.inputs]
+    return whole.tensors[image].dtype == "uint8" and len(readers) == 1 and isinstance(readers[0], Quantize)
+
+
+def _entry(graph: Graph, ahead: int) -> int:
+    """The tensor that the nodes after the first ``ahead`` work on: that of the image, or of the last of them."""
+    return graph.nodes[ahead - 1].output if ahead else graph.inputs[0]
+
+
 def _tile_graph(graph: Graph, split: int, output: Region, computed: dict[int, Region]) -> Graph:
     """From a window of the image to ``output``; ``computed``: the regions of the tensors between."""
     builder = _Assembly()
     (image,) = graph.inputs
     window = graph.tensors[image]
     start = builder.tensor(replace(window, shape=computed[image].shape(window.shape[CHANNELS])))
-    placed = {image: start}
+    placed, held = {image: start}, dict(computed)
     nodes = [node for node in graph.nodes[:split] if node.output in computed]
     for position, node in enumerate(nodes):
         inputs = []
@@ -142,23 +158,28 @@ def _tile_graph(graph: Graph, split: int, output: Region, computed: dict[int, Re
             if graph.is_constant(index):
                 inputs.append(builder.constant(graph.tensors[index]))
             else:
-                region, pads = _read(graph, node, index, computed)
-                inputs.append(builder.crop(placed[index], region.within(computed[index])))
+                region = _read(graph, node, index, computed[node.output])
+                inputs.append(builder.crop(placed[index], region.within(held[index])))
         tensor = graph.tensors[node.output]
-        operator = _with_pads(node.operator, pads)
+        operator = _tile_operator(graph, node, computed[node.output])
         unpadded = isinstance(operator, Pad) and not any(map(any, operator.before_after))
         if unpadded and tensor.quantization == builder.tensors[inputs[0]].quantization:
             placed[node.output] = inputs[0]
         else:
             placed[node.output] = builder.node(operator, inputs, tensor.name, tensor.dtype, tensor.quantization)
+        # A tensor is cropped as soon as later nodes need only a part of it: that costs no more and holds less.
         for index in graph.activations(node):
-            later = {
-                _read(graph, reader, index, computed)[0] for reader in nodes[position + 1 :] if index in reader.inputs
-            }
-            if len(later) == 1:  # Crop now: the larger tensor need not be kept for the smaller part.
-                builder.crop(placed[index], later.pop().within(computed[index]))
+            later = [
+                _read(graph, reader, index, computed[reader.output])
+                for reader in nodes[position + 1 :]
+                if index in reader.inputs
+            ]
+            if later:
+                region = reduce(Region.hull, later)
+                placed[index] = builder.crop(placed[index], region.within(held[index]))
+                held[index] = region
     last = nodes[-1].output
-    return builder.build([start], [builder.crop(placed[last], output.within(computed[last]))])
+    return builder.build([start], [builder.crop(placed[last], output.within(held[last]))])
 
 
 def _tail(graph: Graph, split: int) -> Graph:
@@ -170,27 +191,27 @@ def _tail(graph: Graph, split: int) -> Graph:
     return builder.build([start], [placed[index] for index in graph.outputs])
 
 
-def _read(graph: Graph, node: Node, index: int, computed: dict[int, Region]) -> tuple[Region, Pads]:
-    """The region of its input ``index`` that a node reads in a tile, and the padding around it."""
-    output = computed[node.output]
+def _read(graph: Graph, node: Node, index: int, output: Region) -> Region:
+    """What a node reads of its input ``index`` for this region of its output."""
     _, height, width, _ = graph.tensors[index].shape
-    rows = read_span(graph, node, index, ROWS, output.rows)
-    columns = read_span(graph, node, index, COLUMNS, output.columns)
-    inside = Region(rows.clip(height), columns.clip(width))
-    pads = Pads(
-        top=inside.rows.begin - rows.begin,
-        left=inside.columns.begin - columns.begin,
-        bottom=rows.end - inside.rows.end,
-        right=columns.end - inside.columns.end,
-    )
-    return inside, pads
+    rows = read_span(graph, node, index, ROWS, output.rows).clip(height)
+    columns = read_span(graph, node, index, COLUMNS, output.columns).clip(width)
+    return Region(rows, columns)
 
 
-def _with_pads(operator: Operator, pads: Pads) -> Operator:
-    match operator:
-        case Window():
-            return operator.with_pads(pads)
-        case Pad(before_after=(batch, _, _, channels)):
-            rows, columns = (pads.top, pads.bottom), (pads.left, pads.right)
-            return replace(operator, before_after=(batch, rows, columns, channels))
-    return operator
+def _tile_operator(graph: Graph, node: Node, output: Region) -> Operator:
+    """A node's operator, padding only what lies outside its input."""
+    match node.operator:
+        case Window() as window:
+            return window.with_pads(_padding(graph, node, output))
+        case Pad(before_after=(batch, _, _, channels)) as pad:
+            pads = _padding(graph, node, output)
+            return replace(pad, before_after=(batch, (pads.top, pads.bottom), (pads.left, pads.right), channels))
+    return node.operator
+
+
+def _padding(graph: Graph, node: Node, output: Region) -> Pads:
+    _, height, width, _ = graph.tensors[node.inputs[0]].shape
+    rows = read_span(graph, node, node.inputs[0], ROWS, output.rows)
+    columns = read_span(graph, node, node.inputs[0], COLUMNS, output.columns)
+    return Pads(max(-rows.begin, 0), max(-columns.begin, 0), max(rows.end - height, 0), max(columns.end - width, 0))

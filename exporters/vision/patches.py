@@ -56,6 +56,10 @@ class Region:
         """Shape of this part of a tensor of so many channels."""
         return 1, self.rows.size, self.columns.size, channels
 
+    def hull(self, other: Region) -> Region:
+        """From the first rows and columns of both to the last of both."""
+        return Region(self.rows.hull(other.rows), self.columns.hull(other.columns))
+
     def within(self, other: Region) -> Region:
         """The same region, in the coordinates of a tensor that holds ``other`` only."""
         return Region(self.rows.within(other.rows), self.columns.within(other.columns))
