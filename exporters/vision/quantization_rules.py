@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from edgepipe.exporters.vision.graph import Tensor
 from edgepipe.exporters.vision.operators import (
+    Activation,
     Add,
     AveragePool2D,
     Concatenation,
@@ -39,6 +40,9 @@ _CHANNEL_AXIS: dict[type[Operator], int] = {Conv2D: 0, DepthwiseConv2D: 3, Fully
 _KEEPS_CODES = (AveragePool2D, MaxPool2D, Concatenation, Pad, Reshape, StridedSlice, ResizeNearestNeighbor)
 _CODES = {"int8": (-128, 127), "uint8": (0, 255)}
 
+# Where a fused activation clamps, if not at the ends of the codes.
+_LIMITS = {Activation.RELU6: 6, Activation.RELU_N1_TO_1: 1}
+
 
 class QuantizationError(ValueError):
     """An operator cannot take tensors of these types or scales."""
@@ -62,9 +66,9 @@ def check_quantization(operator: Operator, inputs: Sequence[Tensor], output: Ten
     elif type(operator) in _CHANNEL_AXIS:
         _check_whole(inputs[0], "int8")
         _check_filter(inputs[1], _CHANNEL_AXIS[type(operator)])
-        for bias in inputs[2:]:
-            _check_type(bias, "int32")
         _check_whole(output, "int8")
+        for bias in inputs[2:]:
+            _check_bias(bias, inputs[0], inputs[1])
     else:
         for tensor in (*inputs, output):
             _check_whole(tensor, "int8")
@@ -116,6 +120,31 @@ def _check_filter(weights: Tensor, channel_axis: int) -> None:
         raise QuantizationError(f"{weights.name[:80]!r} has zero points other than 0: make its weights symmetric")
 
 
+def _check_bias(bias: Tensor, image: Tensor, weights: Tensor) -> None:
+    _check_type(bias, "int32")
+    if bias.data is None:
+        raise QuantizationError(f"the bias {bias.name[:80]!r} is computed, expected it stored in the model")
+    if bias.quantization is None or image.quantization is None or weights.quantization is None:
+        raise QuantizationError(f"{bias.name[:80]!r} has no scale: quantise the model to int8 first")
+    # The kernels add the bias as it is, whatever its scale says: another scale means that something else was meant.
+    expected = [image.quantization.scale * scale for scale in weights.quantization.scales]
+    found = bias.quantization.scales
+    if len(found) not in (1, len(expected)) and len(expected) > 1:
+        raise QuantizationError(f"{bias.name[:80]!r} has {len(found)} scales, expected {len(expected)}")
+    length = max(len(found), len(expected))
+    for number, scale in zip(_repeated(found, length), _repeated(expected, length), strict=True):
+        if abs(number - scale) > 0.01 * scale:
+            raise QuantizationError(
+                f"{bias.name[:80]!r} has scale {number:g}, expected the input's times the weights', {scale:g}"
+            )
+    if any(bias.quantization.zero_points):
+        raise QuantizationError(f"{bias.name[:80]!r} has zero points other than 0")
+
+
+def _repeated(scales: Sequence[float], length: int) -> Sequence[float]:
+    return scales if len(scales) == length else [scales[0]] * length
+
+
 def _check_same(tensor: Tensor, output: Tensor) -> None:
     if tensor.quantization is None or output.quantization is None:  # float32
         return
@@ -133,6 +162,9 @@ def _check_multipliers(operator: Operator, inputs: Sequence[Tensor], output: Ten
     if output.quantization is None or any(tensor.dtype == "float32" for tensor in inputs):
         return
     to = output.quantization.scale
+    limit = 6 if isinstance(operator, Relu6) else _LIMITS.get(getattr(operator, "activation", Activation.NONE), 0)
+    if limit / to >= 2**31:
+        raise QuantizationError(f"the output has scale {to:g}: a clamp at {limit} does not fit into 32 bits")
     if type(operator) in _CHANNEL_AXIS:
         _check_range("a multiplier", max(scales[0]) * max(scales[1]) / to, 0, 2**30)
     elif isinstance(operator, Mul):

@@ -14,6 +14,9 @@ from edgepipe.exporters.vision.tflite_tensors import label, read_tensor
 
 # Larger than any model for a microcontroller, small enough to be read at once.
 MAX_FILE_BYTES = 1 << 28
+# The scales of all operators together. A large network has some ten thousand; a file may name the same ones over and
+# over to keep us busy.
+MAX_SCALES = 1 << 20
 
 
 def read_tflite(path: Path) -> Graph:
@@ -26,11 +29,11 @@ def read_tflite(path: Path) -> Graph:
         UnsupportedModel: it is no TFLite file, damaged, or has what the graph cannot say, naming operator and tensor.
         MissingExtra: without ai-edge-litert, whose schema is used.
     """
-    if not path.is_file():
-        raise UnsupportedModel(f"no file {path}")
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise UnsupportedModel(f"{path} has {path.stat().st_size} bytes: expected at most {MAX_FILE_BYTES}")
     try:
+        if not path.is_file():
+            raise UnsupportedModel("no such file")
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise UnsupportedModel(f"{path.stat().st_size} bytes: expected at most {MAX_FILE_BYTES}")
         return graph_from_tflite(path.read_bytes())
     except UnsupportedModel as error:
         raise UnsupportedModel(f"{path}: {error}") from error
@@ -52,6 +55,7 @@ class _GraphReader:
         self._nodes: list[Node] = []
         # Where tensors of the file stand in the graph; two share a place when a RESHAPE between them vanished.
         self._places: dict[int, int] = {}
+        self._scales_left = MAX_SCALES
 
     def graph(self) -> Graph:
         file = self._file
@@ -69,6 +73,8 @@ class _GraphReader:
             self._place(index, tensor)
         for position in self._needed():
             self._add_operator(position)
+        if not self._nodes:
+            raise UnsupportedModel("no operator computes the model's outputs: the model is empty")
         for index in file.outputs:
             if index not in self._places:
                 raise UnsupportedModel(f"nothing writes the model's output, {self._label(index)}")
@@ -108,6 +114,8 @@ class _GraphReader:
         if reader.needs_options and operator.options is None:
             raise OperatorError("its options are missing")
         least, most = reader.tensors
+        if len(operator.inputs) > most + reader.operands:
+            raise OperatorError(f"{len(operator.inputs)} inputs: expected at most {most + reader.operands}")
         # A missing bias may be left out, or be -1.
         read = operator.inputs[:most]
         if len(read) > least and read[-1] == -1:
@@ -122,6 +130,9 @@ class _GraphReader:
         tensor = self._tensor(output)
         if output in self._places or tensor.data is not None:
             raise OperatorError("it is there already before this operator writes it")
+        self._scales_left -= sum(len(given.quantization.scales) for given in inputs if given.quantization)
+        if self._scales_left < 0:
+            raise OperatorError(f"with it the operators have more than {MAX_SCALES} scales")
         operands = [(index, self._stored(index)) for index in operator.inputs[most:]]
         converted = reader.read(Call(operator.options, inputs, operands, tensor))
         expected = converted.output_shape(*(given.shape for given in inputs))

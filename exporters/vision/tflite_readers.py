@@ -110,7 +110,7 @@ def _pads(options: Any, image: Shape, kernel: tuple[int, int], dilation: tuple[i
     return Pads(top, left, bottom, right)
 
 
-def _window(call: Call, kind: type[Conv2D] | type[DepthwiseConv2D]) -> Operator:
+def _convolution(call: Call, kind: type[Conv2D] | type[DepthwiseConv2D]) -> Operator:
     options = call.options
     kernel = (call.filter[1], call.filter[2])
     dilation = (options.dilationHFactor, options.dilationWFactor)
@@ -118,15 +118,11 @@ def _window(call: Call, kind: type[Conv2D] | type[DepthwiseConv2D]) -> Operator:
     return kind(kernel, (options.strideH, options.strideW), pads, _activation(options), dilation)
 
 
-def _conv(call: Call) -> Operator:
-    return _window(call, Conv2D)
-
-
 def _depthwise(call: Call) -> Operator:
     multiplier = call.options.depthMultiplier
     if call.filter[3] != call.image[3] * multiplier:
         raise OperatorError(f"{call.image[3]} channels times depth multiplier {multiplier} is not {call.filter[3]}")
-    return _window(call, DepthwiseConv2D)
+    return _convolution(call, DepthwiseConv2D)
 
 
 def _pool(call: Call, kind: type[AveragePool2D] | type[MaxPool2D]) -> Operator:
@@ -248,39 +244,38 @@ def _softmax(call: Call) -> Operator:
 class Reader:
     """How an operator is read.
 
-    ``tensors``: the least and the most of its first inputs that are tensors in the graph; those after them are
-    operands. ``needs_options``: whether TFLite's schema must give its options.
+    ``tensors``: the least and the most of its first inputs that are tensors in the graph. ``operands``: the most that
+    may follow. ``needs_options``: whether it says nothing without its options.
     """
 
     read: Callable[[Call], Operator]
     tensors: tuple[int, int] = (1, 1)
+    operands: int = 0
     needs_options: bool = False
 
 
-_ANY = 1 << 15
-
 READERS: dict[str, Reader] = {
-    "ADD": Reader(lambda call: Add(_activation(call.options)), (2, 2), True),
+    "ADD": Reader(lambda call: Add(_activation(call.options)), (2, 2), needs_options=True),
     "AVERAGE_POOL_2D": Reader(lambda call: _pool(call, AveragePool2D), needs_options=True),
-    "CONCATENATION": Reader(_concatenation, (1, _ANY), True),
-    "CONV_2D": Reader(_conv, (2, 3), True),
-    "DEPTHWISE_CONV_2D": Reader(_depthwise, (2, 3), True),
+    "CONCATENATION": Reader(_concatenation, (1, 64), needs_options=True),
+    "CONV_2D": Reader(lambda call: _convolution(call, Conv2D), (2, 3), needs_options=True),
+    "DEPTHWISE_CONV_2D": Reader(_depthwise, (2, 3), needs_options=True),
     "DEQUANTIZE": Reader(lambda call: Dequantize()),
-    "FULLY_CONNECTED": Reader(_fully_connected, (2, 3), True),
+    "FULLY_CONNECTED": Reader(_fully_connected, (2, 3), needs_options=True),
     "HARD_SWISH": Reader(lambda call: HardSwish()),
     "LOGISTIC": Reader(lambda call: Logistic()),
     "MAX_POOL_2D": Reader(lambda call: _pool(call, MaxPool2D), needs_options=True),
-    "MEAN": Reader(_mean, needs_options=True),
-    "MUL": Reader(lambda call: Mul(_activation(call.options)), (2, 2), True),
-    "PAD": Reader(lambda call: Pad(_before_after(call))),
-    "PADV2": Reader(_pad_with_value),
+    "MEAN": Reader(_mean, operands=1, needs_options=True),
+    "MUL": Reader(lambda call: Mul(_activation(call.options)), (2, 2), needs_options=True),
+    "PAD": Reader(lambda call: Pad(_before_after(call)), operands=1),
+    "PADV2": Reader(_pad_with_value, operands=2),
     "QUANTIZE": Reader(lambda call: Quantize()),
     "RELU": Reader(lambda call: Relu()),
     "RELU6": Reader(lambda call: Relu6()),
-    "RESHAPE": Reader(_reshape),
-    "RESIZE_NEAREST_NEIGHBOR": Reader(_resize),
+    "RESHAPE": Reader(_reshape, operands=1),
+    "RESIZE_NEAREST_NEIGHBOR": Reader(_resize, operands=1),
     "SOFTMAX": Reader(_softmax, needs_options=True),
     "SQUEEZE": Reader(_squeeze, needs_options=True),
-    "STRIDED_SLICE": Reader(_strided_slice, needs_options=True),
-    "TRANSPOSE": Reader(_transpose),
+    "STRIDED_SLICE": Reader(_strided_slice, operands=3, needs_options=True),
+    "TRANSPOSE": Reader(_transpose, operands=1),
 }
