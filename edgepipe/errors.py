@@ -3,6 +3,7 @@
     EdgepipeError                 exit code 1   anything a user can mend
     ├── MissingExtra              exit code 1   an optional package is not installed
     ├── UnsupportedModel          exit code 1   an architecture, layout or quantisation we cannot export
+    ├── DoesNotFit                exit code 1   a model needs more memory than a board has
     ├── BundleError               exit code 1   a bundle is missing, damaged, truncated or of another version
     ├── RecipeError               exit code 1   a configuration key or value is wrong
     ├── TokenizerError            exit code 1   a tokenizer cannot be read, or draft and target disagree
@@ -37,6 +38,10 @@ class MissingExtra(EdgepipeError):
 
 class UnsupportedModel(EdgepipeError):
     """The model cannot be exported."""
+
+
+class DoesNotFit(EdgepipeError):
+    """No plan brings the model into the memory of the board."""
 
 
 class BundleError(EdgepipeError):

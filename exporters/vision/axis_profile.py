@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgepipe.exporters.vision.graph import Graph
+from edgepipe.exporters.vision.operators import Pad, Window
 from edgepipe.exporters.vision.patches import Span, tile_bounds
-from edgepipe.exporters.vision.receptive_field import ROWS, axis_spans, read_span
+from edgepipe.exporters.vision.receptive_field import COLUMNS, ROWS, axis_spans, read_span
 
 
 @dataclass(frozen=True)
@@ -62,14 +63,18 @@ def axis_profile(graph: Graph, split: int, axis: int) -> AxisProfile:
 def looks_the_same(graph: Graph, split: int) -> bool:
     """Whether rows and columns of the stage are alike, so that one profile serves for both."""
     for node in graph.nodes[:split]:
-        for index in (*graph.activations(node), node.output):
-            if graph.tensors[index].shape[1] != graph.tensors[index].shape[2]:
-                return False
-            size = graph.tensors[node.output].shape[ROWS]
-            whole = (read_span(graph, node, index, axis, Span(0, size)) for axis in (1, 2))
-            first = (read_span(graph, node, index, axis, Span(0, 1)) for axis in (1, 2))
-            if len(set(whole)) > 1 or len(set(first)) > 1:
-                return False
+        images = [graph.tensors[index].shape for index in (*graph.activations(node), node.output)]
+        if any(shape[ROWS] != shape[COLUMNS] for shape in images):
+            return False
+        match node.operator:
+            case Window(kernel=kernel, stride=stride, pads=pads, dilation=dilation):
+                pairs = [kernel, stride, dilation, (pads.top, pads.left), (pads.bottom, pads.right)]
+            case Pad(before_after=before_after):
+                pairs = list(zip(before_after[ROWS], before_after[COLUMNS], strict=True))
+            case _:
+                pairs = []
+        if any(first != second for first, second in pairs):
+            return False
     return True
 
 

@@ -48,7 +48,7 @@ _KERNEL_BYTES = {
 
 @dataclass(frozen=True)
 class TflmArena:
-    """TFLite Micro's arena: ``head`` bytes for activations and scratch, ``tail`` bytes that live as long as the model."""
+    """``head``: bytes of activations and scratch. ``tail``: bytes that live as long as the model."""
 
     head: int
     tail: int
