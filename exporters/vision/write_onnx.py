@@ -68,8 +68,8 @@ def _write(qdq: QdqGraph, node: Node) -> None:
             real = _convolution(qdq, node, operator)
             qdq.store_first(output, qdq.quantize(output, real, operator.activation))
         case AveragePool2D():
-            real = qdq.node("AveragePool", [qdq.real_first(node.inputs[0])], f"{name}.real", **_window(operator))
-            qdq.store_first(output, qdq.quantize(output, real, operator.activation))
+            codes = _average_pool(qdq, node, operator)
+            qdq.store_first(output, qdq.clamp(output, codes, operator.activation))
         case MaxPool2D():
             codes = qdq.node("MaxPool", [qdq.first(node.inputs[0])], name, **_window(operator))
             qdq.store_first(output, qdq.clamp(output, codes, operator.activation))
@@ -138,6 +138,20 @@ def _fully_connected(qdq: QdqGraph, node: Node, operator: FullyConnected) -> Non
     if len(output.shape) != 2:
         codes = qdq.node("Reshape", [codes, qdq.integers(*output.shape)], output.name)
     qdq.store_last(node.output, codes)
+
+
+def _average_pool(qdq: QdqGraph, node: Node, operator: AveragePool2D) -> str:
+    """Codes of an average, which is one of codes: input and output are quantised alike.
+
+    TFLite rounds halves away from zero, QuantizeLinear to even; the scale just below 1 decides them TFLite's way, and
+    moves no other average of fewer than 4096 codes across a half.
+    """
+    output = qdq.graph.tensors[node.output]
+    zero_point = qdq.constant("no_zero_point", np.array(0, output.dtype))
+    scales = [qdq.constant(name, np.array(scale, np.float32)) for name, scale in (("one", 1), ("below", 1 - 2**-20))]
+    real = qdq.node("DequantizeLinear", [qdq.first(node.inputs[0]), scales[0], zero_point], f"{output.name}.codes")
+    mean = qdq.node("AveragePool", [real], f"{output.name}.mean", **_window(operator))
+    return qdq.node("QuantizeLinear", [mean, scales[1], zero_point], output.name)
 
 
 def _weights(qdq: QdqGraph, node: Node, order: tuple[int, ...]) -> str:
