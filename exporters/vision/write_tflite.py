@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def write_tflite(graphs: Mapping[str, Graph], path: Path) -> None:
         operatorCodes=writer.operator_codes,
         buffers=writer.buffers,
     )
-    builder = flatbuffers.Builder(1024)
+    builder = _SharingBuilder()
     builder.Finish(model.Pack(builder), b"TFL3")
     path.write_bytes(builder.Output())
 
@@ -66,25 +66,32 @@ class _AlignedBuffer(schema.BufferT):
         return schema.BufferEnd(builder)
 
 
-class _SharedQuantization(schema.QuantizationParametersT):
-    """Scales written once, whichever tensors have them: in the tiles of a split model they outweigh the rest."""
+class _SharingBuilder(flatbuffers.Builder):
+    """Writes equal names, shapes and scales once: tiles repeat them, and they would outweigh the small graphs."""
 
-    position: int | None = None
+    def __init__(self) -> None:
+        super().__init__(1024)
+        self._position_of: dict[Hashable, int] = {}
 
-    def Pack(self, builder: flatbuffers.Builder) -> int:
-        if self.position is None:
-            self.position = super().Pack(builder)
-        return self.position
+    def CreateString(self, s: str, *encoding: str) -> int:
+        if s not in self._position_of:
+            self._position_of[s] = super().CreateString(s, *encoding)
+        return self._position_of[s]
+
+    def CreateNumpyVector(self, x: np.ndarray) -> int:
+        key = x.dtype, x.tobytes()
+        if key not in self._position_of:
+            self._position_of[key] = super().CreateNumpyVector(x)
+        return self._position_of[key]
 
 
 class _Writer:
-    """What the subgraphs of a model share: buffers, scales and operator codes."""
+    """What the subgraphs of a model share: buffers and operator codes."""
 
     def __init__(self) -> None:
         self.buffers: list[Any] = [schema.BufferT()]  # the first is that of tensors without data
         self.operator_codes: list[Any] = []
         self._buffer_of: dict[bytes, int] = {}
-        self._quantization_of: dict[Quantization, _SharedQuantization] = {}
         self._code_of: dict[tuple[int, int], int] = {}
 
     def subgraph(self, name: str, graph: Graph) -> Any:
@@ -108,21 +115,22 @@ class _Writer:
             operators.append(
                 schema.OperatorT(
                     opcodeIndex=self._operator_code(code, version(node.operator, inputs, output)),
-                    inputs=[*node.inputs, *map(parameter, parameters(node.operator, inputs, output))],
-                    outputs=[node.output],
+                    inputs=_indices([*node.inputs, *map(parameter, parameters(node.operator, inputs, output))]),
+                    outputs=_indices([node.output]),
                     builtinOptionsType=_options_type(table),
                     builtinOptions=table,
                 )
             )
-        return schema.SubGraphT(tensors, list(graph.inputs), list(graph.outputs), operators, name)
+        return schema.SubGraphT(tensors, _indices(graph.inputs), _indices(graph.outputs), operators, name)
 
     def _tensor(self, tensor: Tensor) -> Any:
         return schema.TensorT(
-            name=tensor.name,
-            shape=list(tensor.shape),
+            # TensorFlow's converter names a fused operator after all that it was made of: the first tells enough.
+            name=tensor.name.split(";")[0],
+            shape=_indices(tensor.shape),
             type=getattr(schema.TensorType, tensor.dtype.upper()),
             buffer=0 if tensor.data is None else self._buffer(_data(tensor)),
-            quantization=None if tensor.quantization is None else self._quantization(tensor.quantization),
+            quantization=_quantization(tensor.quantization),
             hasRank=True,
         )
 
@@ -131,15 +139,6 @@ class _Writer:
             self._buffer_of[data] = len(self.buffers)
             self.buffers.append(_AlignedBuffer(data))
         return self._buffer_of[data]
-
-    def _quantization(self, quantization: Quantization) -> _SharedQuantization:
-        if quantization not in self._quantization_of:
-            self._quantization_of[quantization] = _SharedQuantization(
-                scale=np.array(quantization.scales, np.float32),
-                zeroPoint=np.array(quantization.zero_points, np.int64),
-                quantizedDimension=quantization.axis if len(quantization.scales) > 1 else 0,
-            )
-        return self._quantization_of[quantization]
 
     def _operator_code(self, code: int, version: int) -> int:
         if (code, version) not in self._code_of:
@@ -153,6 +152,20 @@ class _Writer:
 def _data(tensor: Tensor) -> bytes:
     assert tensor.data is not None
     return np.ascontiguousarray(tensor.data, np.dtype(tensor.dtype).newbyteorder("<")).tobytes()
+
+
+def _indices(values: Sequence[int]) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+def _quantization(quantization: Quantization | None) -> Any | None:
+    if quantization is None:
+        return None
+    return schema.QuantizationParametersT(
+        scale=np.array(quantization.scales, np.float32),
+        zeroPoint=np.array(quantization.zero_points, np.int64),
+        quantizedDimension=quantization.axis if len(quantization.scales) > 1 else 0,
+    )
 
 
 def _options_type(table: Any | None) -> int:
