@@ -1,0 +1,39 @@
+"""A picture of memory over the layers of a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgepipe.errors import MissingExtra
+from edgepipe.exporters.vision.search import describe, kib
+from edgepipe.pipeline.plan import Planning
+
+
+def draw(planning: Planning, path: Path) -> None:
+    """Draw the model as a whole and by its best plan; the format is that of the file's suffix.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as missing:
+        raise MissingExtra("matplotlib", "export") from missing
+
+    best = planning.plans[0]
+    nodes = [layer.node for layer in planning.layers]
+    whole = [layer.whole_bytes / 1024 for layer in planning.layers]
+    planned = [layer.planned_bytes / 1024 for layer in planning.layers]
+    figure = Figure(figsize=(10, 5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.bar(nodes, whole, width=1.0, color="lightgrey", label=f"whole: {kib(planning.whole.arena_bytes)}")
+    if best.patches is not None:
+        axes.bar(nodes, planned, width=0.8, color="tab:blue", label=f"{describe(best)}: {kib(best.arena_bytes)}")
+        axes.axvline(best.patches.split - 0.5, color="tab:blue", linestyle=":")
+    budget = planning.budget.sram - planning.budget.reserve
+    axes.axhline(budget / 1024, color="tab:red", linestyle="--", label=f"for the arena: {kib(budget)}")
+    axes.set_xlabel("node")
+    axes.set_ylabel("bytes of the arena in use, KiB")
+    axes.set_title(planning.source.name)
+    axes.legend()
+    figure.savefig(path, dpi=120)
