@@ -162,9 +162,9 @@ def _weights(qdq: QdqGraph, node: Node, order: tuple[int, ...]) -> str:
     tensor = qdq.graph.tensors[node.inputs[1]]
     if tensor.data is None:
         raise UnsupportedModel(f"the weights {tensor.name} are computed in the model: expected a constant")
-    tensor = replace(tensor, name=f"{tensor.name}.{node.output}")
-    codes = qdq.constant(tensor.name, tensor.data.transpose(order))
-    return qdq.dequantize(codes, tensor, order.index(quantization_of(tensor).axis))
+    own = replace(tensor, name=f"{tensor.name}.{node.output}")
+    codes = qdq.constant(own.name, tensor.data.transpose(order))
+    return qdq.dequantize(codes, own, order.index(quantization_of(tensor).axis))
 
 
 def _bias(qdq: QdqGraph, node: Node) -> list[str]:

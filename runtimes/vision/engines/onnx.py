@@ -44,6 +44,10 @@ class OnnxEngine:
         except Exception as error:  # onnxruntime's exceptions share no public base class
             raise EngineError(f"onnxruntime failed on {part}: {first_line(error)}") from error
 
+    def activation_bytes(self, part: str) -> int:
+        """See `edgepipe.runtimes.vision.engine.Engine.activation_bytes`."""
+        raise EngineError("onnxruntime does not tell the memory of its activations apart")
+
     def _session(self, part: str) -> ort.InferenceSession:
         if part in self._sessions:
             return self._sessions[part]
@@ -51,7 +55,7 @@ class OnnxEngine:
             raise unknown_part(part, self.folder, self._files)
         options = ort.SessionOptions()
         options.intra_op_num_threads = self.threads
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # errors are raised, and told in one line
         # x86 without VNNI would saturate sums of int8 products at 16 bits; elsewhere this changes nothing.
         options.add_session_config_entry("session.x64quantprecision", "1")
         try:
