@@ -69,7 +69,7 @@ def tflm() -> Callable[[Path], Model]:
 def builtin_ref() -> Callable[..., Model]:
     """``builtin_ref(path, signature=None)`` → the model in LiteRT's reference kernels, one thread.
 
-    Its FULLY_CONNECTED rounds once where TFLite Micro rounds twice: a rare step of 1.
+    Its FULLY_CONNECTED rounds once where TFLite Micro rounds twice: a rare step of 1, more after a softmax.
     """
     litert = pytest.importorskip("ai_edge_litert.interpreter")
 

@@ -35,7 +35,10 @@ def up_to_tail(graph: Graph) -> Graph:
 def test_engines_agree_on_random_networks(
     seed: int, random_graph: Any, random_images: Any, tflm: Any, builtin_ref: Any, tmp_path: Path
 ) -> None:
-    """TFLite Micro and LiteRT read the file the same way: to the last bit before the tail, within a step after it."""
+    """TFLite Micro and LiteRT read the file the same way: to the last bit before the tail.
+
+    A step of the FULLY_CONNECTED in it is up to three after the SOFTMAX.
+    """
     graph = random_graph(seed)
     graph.check()
     graphs = {"whole": graph, "local": up_to_tail(graph)}
@@ -47,7 +50,7 @@ def test_engines_agree_on_random_networks(
     answers = set()
     for image in random_images(graph):
         np.testing.assert_array_equal(local(image), other_local(image))
-        assert np.abs(whole(image).astype(int) - other(image)).max() <= 2
+        assert np.abs(whole(image).astype(int) - other(image)).max() <= 3
         answers.add(local(image).tobytes())
     assert len(answers) > 1, "a network that saturates shows nothing"
 
