@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from edgepipe.errors import EngineError
+from edgepipe.runtimes.llm.engines.mapped_pages import populate
 from edgepipe.runtimes.llm.kv_cache import KVCache
 from edgepipe.runtimes.llm.rope import cos_sin_tables
 from edgepipe.runtimes.llm.spec import DecoderSpec
@@ -53,6 +54,7 @@ class OnnxDecoder:
         except Exception as error:  # onnxruntime's exceptions share no public base class
             raise EngineError(f"{model}: onnxruntime {ort.__version__} cannot load it: {_first_line(error)}") from error
         self._check(model)
+        populate(model.parent)
         self._bindings: WeakKeyDictionary[KVCache, _Binding] = WeakKeyDictionary()
         self._logits = np.empty((0, spec.vocab_size), np.float32)
 
