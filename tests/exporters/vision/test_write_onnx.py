@@ -11,6 +11,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from edgepipe.errors import UnsupportedModel
@@ -217,6 +219,28 @@ def test_an_operator_is_within_a_step_of_the_reference(
         np.testing.assert_array_equal(found, expected)
     else:
         assert steps(np.stack(found), np.stack(expected)) <= 1
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@given(
+    sizes=st.tuples(*[st.integers(1, 40)] * 2),
+    wanted=st.tuples(*[st.integers(1, 70)] * 2),
+    mode=st.sampled_from([{}, {"align_corners": True}, {"half_pixel_centers": True}]),
+)
+def test_resizing_picks_the_pixels_of_the_reference(
+    sizes: tuple[int, int],
+    wanted: tuple[int, int],
+    mode: dict[str, bool],
+    builtin_ref: Callable[..., Model],
+    tmp_path: Path,
+) -> None:
+    """One pixel more or less is not a step, it is another value: sizes whose quotient is not exact are the trap."""
+    graph = one_node(ResizeNearestNeighbor(wanted, **mode), shape=(1, *sizes, 2), result=INPUT)
+    rows, columns = np.meshgrid(*map(np.arange, sizes), indexing="ij")
+    image = np.stack([rows, columns], axis=-1)[None].astype(np.int8)
+    write_onnx(graph, tmp_path / "model.onnx")
+    expected = reference(graph, tmp_path, builtin_ref)(image)
+    np.testing.assert_array_equal(session(tmp_path / "model.onnx")(image), expected)
 
 
 def test_real_numbers_come_in(onnx_model: Callable[[Graph], Model]) -> None:
