@@ -73,11 +73,11 @@ class _GraphReader:
             self._place(index, tensor)
         for position in self._needed():
             self._add_operator(position)
-        if not self._nodes:
-            raise UnsupportedModel("no operator computes the model's outputs: the model is empty")
         for index in file.outputs:
-            if index not in self._places:
-                raise UnsupportedModel(f"nothing writes the model's output, {self._label(index)}")
+            if index not in self._places or self._tensors[self._places[index]].data is not None:
+                raise UnsupportedModel(f"no operator computes the model's output, {self._label(index)}")
+        if not self._nodes:
+            raise UnsupportedModel("the model is empty: its outputs are its inputs")
         inputs = tuple(self._places[index] for index in file.inputs)
         outputs = tuple(self._places[index] for index in file.outputs)
         return Graph(tuple(self._tensors), tuple(self._nodes), inputs, outputs)
