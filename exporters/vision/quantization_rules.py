@@ -62,6 +62,7 @@ def check_quantization(operator: Operator, inputs: Sequence[Tensor], output: Ten
         _check_type(output, "float32")
     elif isinstance(operator, Reshape):
         _quantized_or_float(inputs[0])
+        _quantized_or_float(output)
         _check_type(output, inputs[0].dtype)
     elif type(operator) in _CHANNEL_AXIS:
         _check_whole(inputs[0], "int8")

@@ -343,6 +343,10 @@ REFUSED: dict[str, tuple[bytes, str]] = {
         model("RESHAPE", [value(*IMAGE), numbers(1, 4, 42)], value(1, 42, 4)),
         r"the new shape is \(1, 4, 42\), but the output's is \(1, 42, 4\)",
     ),
+    "a reshape to a scale for each slice": (
+        model("RESHAPE", [value(*IMAGE)], value(1, 42, 4, scale=SCALES, axis=2)),
+        "RESHAPE.*4 scales, expected one",
+    ),
     "a squeeze of more than 1": (
         model("SQUEEZE", [value(1, 2, 1, 4)], value(2, 4), schema.SqueezeOptionsT([1])),
         "not all of size 1",
