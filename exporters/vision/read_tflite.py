@@ -104,9 +104,7 @@ class _GraphReader:
             if operator.name not in READERS:
                 raise OperatorError(f"not supported; these are: {', '.join(READERS)}")
             self._add_node(operator, output)
-        except (OperatorError, ShapeError, QuantizationError) as error:
-            raise UnsupportedModel(f"{here}: {error}") from error
-        except UnsupportedModel as error:
+        except (OperatorError, ShapeError, QuantizationError, UnsupportedModel) as error:
             raise UnsupportedModel(f"{here}: {error}") from error
 
     def _add_node(self, operator: FileOperator, output: int) -> None:
@@ -139,7 +137,8 @@ class _GraphReader:
         if expected != tensor.shape:
             raise ShapeError(f"it has shape {tensor.shape}: expected {expected}")
         check_quantization(converted, inputs, tensor)
-        if isinstance(converted, Reshape) and converted.shape == inputs[0].shape:
+        changes_nothing = isinstance(converted, Reshape) and tensor.shape == inputs[0].shape
+        if changes_nothing and tensor.quantization == inputs[0].quantization:
             self._places[output] = places[0]
         else:
             self._nodes.append(Node(converted, places, self._place(output, tensor)))

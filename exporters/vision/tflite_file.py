@@ -71,7 +71,7 @@ def parse_tflite(content: bytes) -> TfliteFile:
     try:
         return _Parser(content).file()
     except (struct.error, TypeError, ValueError, OverflowError) as error:
-        raise UnsupportedModel(f"a damaged TFLite file ({str(error).splitlines()[0]}): fetch it again") from error
+        raise UnsupportedModel("a damaged TFLite file: fetch it again") from error
 
 
 def _schema() -> ModuleType:

@@ -275,6 +275,33 @@ def test_paddings_of_64_bits_are_read() -> None:
     assert graph.nodes[0].operator == Pad(((0, 0), (1, 0), (0, 1), (0, 0)))
 
 
+def test_what_changes_nothing_or_only_says_a_shape_vanishes() -> None:
+    """The chain in which Keras flattens an image whose batch was open, behind a transpose that keeps the order."""
+    file = schema.ModelT.InitFromPackedBuf(TAKEN["relu"][0])
+    graph = file.subgraphs[0]
+    order, data = numbers(0, 1, 2, 3)
+    order.buffer = len(file.buffers)
+    file.buffers.append(schema.BufferT(data=data.tobytes()))
+    # Tensors: 0 relu, 1 image, 2 transposed, 3 order, 4 shape, 5 flat.
+    graph.tensors += [value(*IMAGE), order, value(4, dtype="int32", scale=None), value(1, 168, scale=0.03)]
+    for name in ("TRANSPOSE", "SHAPE", "RESHAPE"):
+        number = getattr(schema.BuiltinOperator, name)
+        file.operatorCodes.append(schema.OperatorCodeT(deprecatedBuiltinCode=number, builtinCode=number, version=1))
+    graph.operators = [
+        schema.OperatorT(opcodeIndex=1, inputs=[1, 3], outputs=[2]),
+        schema.OperatorT(opcodeIndex=0, inputs=[2], outputs=[0]),
+        schema.OperatorT(opcodeIndex=2, inputs=[0], outputs=[4]),
+        schema.OperatorT(opcodeIndex=3, inputs=[0, 4], outputs=[5]),
+    ]
+    graph.outputs = [5]
+    builder = flatbuffers.Builder(0)
+    builder.Finish(file.Pack(builder), b"TFL3")
+    read = graph_from_tflite(bytes(builder.Output()))
+    assert [node.operator for node in read.nodes] == [Relu(), Reshape((1, 168))]
+    assert read.nodes[0].inputs == read.inputs
+    assert len(read.tensors) == 3
+
+
 REFUSED: dict[str, tuple[bytes, str]] = {
     "an operator that is not supported": (model("CUMSUM", [value(*IMAGE)], value(*IMAGE)), "CUMSUM.*not supported"),
     "a transpose that moves data": (
