@@ -13,7 +13,7 @@ from functools import reduce
 from edgepipe.errors import UnsupportedModel
 from edgepipe.exporters.vision.graph import Graph, GraphBuilder, Node, Tensor
 from edgepipe.exporters.vision.operators import Concatenation, Operator, Pad, Pads, Quantize, StridedSlice, Window
-from edgepipe.exporters.vision.patches import PatchPlan, Region, SplitModel, Tile, tile_bounds
+from edgepipe.exporters.vision.patches import PatchPlan, Region, Span, SplitModel, Tile, tile_bounds
 from edgepipe.exporters.vision.receptive_field import CHANNELS, COLUMNS, ROWS, read_span, regions, split_points
 
 
@@ -84,8 +84,8 @@ class _Assembly(GraphBuilder):
     def crop(self, index: int, region: Region) -> int:
         """A region of an image: the image itself if that is all of it."""
         image = self.tensors[index]
-        channels = image.shape[CHANNELS]
-        if region.shape(channels) == image.shape:
+        _, height, width, channels = image.shape
+        if region == Region(Span(0, height), Span(0, width)):
             return index
         if (index, region) not in self._crops:
             (top, bottom), (left, right) = region.rows, region.columns

@@ -160,6 +160,17 @@ def test_a_tile_of_padding_alone_is_widened_to_a_real_row() -> None:
     assert (bottom[padded].rows, bottom[network.image].rows) == (Span(6, 9), Span(3, 4))
 
 
+def test_one_row_broadcast_to_all_is_read_without_more_of_them() -> None:
+    network = Network(6, 8, 1)
+    row = network.conv(network.image, 1, kernel=6)  # One row of 3 pixels.
+    wide = network.conv(network.image, 1, kernel=6, pads=Pads(2, 0, 3, 0))
+    x = network.node(Add(), wide, row)
+    graph = network.build(network.conv(x, 1))
+    found = regions(graph, 3, Region(Span(4, 6), Span(1, 2)))
+    assert found[x] == Region(Span(4, 6), Span(1, 2))
+    assert found[row] == Region(Span(0, 1), Span(1, 2))
+
+
 @given(st.integers(1, 300), st.data())
 def test_tiles_cover_an_axis_evenly(size: int, data: st.DataObject) -> None:
     parts = data.draw(st.integers(1, size))

@@ -121,6 +121,14 @@ def several_consumers() -> Graph:
     return network.build(network.node(Add(), wide, network.conv(x, (1, 1), stride=2)))
 
 
+def consumers_of_less_and_less() -> Graph:
+    """A tensor is cropped twice: after its first reader, and again after its second."""
+    network = Network(10, 9)
+    x = network.conv(network.image, (1, 1))
+    most, less = network.conv(x, (5, 5), Pads(2, 2, 2, 2)), network.conv(x, (3, 3), Pads(1, 1, 1, 1))
+    return network.build(network.node(Add(), network.node(Mul(), most, less), x))
+
+
 def channels_joined() -> Graph:
     network = Network(8, 7)
     x = network.conv(network.image, (3, 3), Pads(1, 1, 1, 1))
@@ -160,6 +168,7 @@ def pixels_of_bytes() -> Graph:
         rows_that_nobody_reads,
         dilated_residual,
         several_consumers,
+        consumers_of_less_and_less,
         channels_joined,
         broadcast,
         average_pools,
