@@ -77,14 +77,17 @@ def _print(planning: Planning) -> None:
     console.print(_plan_table(planning))
     budget, best, whole = planning.budget, planning.plans[0], planning.whole
     flash = "" if budget.flash is None else f" of {kib(budget.flash)}"
-    predicted = [f"{name.replace('_', ' ')} {kib(n)}" for name, n in tflite_micro(planning.graph, best).items() if n]
+    predicted = [
+        f"{name.replace('_', ' ')} {kib(arena.head)} + {kib(arena.tail)}"
+        for name, arena in tflite_micro(planning.graph, best).items()
+    ]
     if best.patches is None:
         click.echo(f"plan    {describe(best)}, in {kib(best.arena_bytes)}")
     else:
         click.echo(f"plan    {describe(best)}: {kib(best.arena_bytes)} where the whole takes {kib(whole.arena_bytes)}")
     click.echo(f"SRAM    {kib(budget.sram)}, of which {kib(budget.reserve)} are kept for the stack and the like")
     click.echo(f"flash   {kib(model_flash_bytes(planning.graph))}{flash} for weights; the code comes on top")
-    click.echo(f"TFLite Micro's arena, on a 64-bit host: {', '.join(predicted)}")
+    click.echo(f"TFLite Micro's arena on a 64-bit host, activations + its own: {', '.join(predicted)}")
     for note in planning.source.notes:
         click.echo(f"note    {note}")
 

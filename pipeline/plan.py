@@ -12,7 +12,7 @@ from edgepipe.exporters.vision.patch_split import join, split
 from edgepipe.exporters.vision.search import RESERVE_BYTES, MemoryPlan, find_plans, model_flash_bytes, whole_plan
 from edgepipe.exporters.vision.source import VisionSource, open_vision
 from edgepipe.exporters.vision.split_arena import Mode, SplitArena
-from edgepipe.exporters.vision.tflm_arena import predict_tflm_arena
+from edgepipe.exporters.vision.tflm_arena import TflmArena, predict_tflm_arena
 from edgepipe.pipeline.plan_layers import Layer, layers
 
 
@@ -93,19 +93,22 @@ def as_json(planning: Planning) -> dict[str, Any]:
         "model_flash_bytes": model_flash_bytes(graph),
         "whole": _plan_json(graph, planning.whole),
         "plans": [_plan_json(graph, memory_plan) for memory_plan in planning.plans],
-        "tflite_micro": tflite_micro(graph, planning.plans[0]),
+        "tflite_micro": {
+            name: {"head_bytes": arena.head, "tail_bytes": arena.tail}
+            for name, arena in tflite_micro(graph, planning.plans[0]).items()
+        },
         "layers": [vars(layer) for layer in planning.layers],
     }
 
 
-def tflite_micro(graph: Graph, memory_plan: MemoryPlan) -> dict[str, int | None]:
-    """Bytes of TFLite Micro's arena, predicted: the whole model; split, the image resident; the largest single part."""
-    predicted: dict[str, int | None] = {"whole": predict_tflm_arena(graph).nbytes, "split": None, "largest_part": None}
+def tflite_micro(graph: Graph, memory_plan: MemoryPlan) -> dict[str, TflmArena]:
+    """TFLite Micro's arena, predicted: the whole model; split, with the image resident; the largest part by itself."""
+    predicted = {"whole": predict_tflm_arena(graph)}
     if memory_plan.patches is not None:
         model = split(graph, memory_plan.patches)
         parts = [*model.tile_graphs.values(), model.tail]
-        predicted["split"] = predict_tflm_arena(join(model)).nbytes
-        predicted["largest_part"] = max(predict_tflm_arena(part).nbytes for part in parts)
+        predicted["split"] = predict_tflm_arena(join(model))
+        predicted["largest_part"] = max(map(predict_tflm_arena, parts), key=lambda arena: arena.nbytes)
     return predicted
 
 

@@ -6,10 +6,10 @@ in_place.py). Buffers that are live at the same step may not overlap. Steps are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from edgepipe.exporters.vision.graph import Graph
+from edgepipe.exporters.vision.graph import Graph, Node
 from edgepipe.exporters.vision.in_place import fused_residuals, line_buffer_bytes, may_overwrite, pixel_bytes
 
 ALIGNMENT = 16
@@ -86,8 +86,11 @@ def plan_arena(graph: Graph, alignment: int = ALIGNMENT) -> Arena:
     return Arena(nbytes, tuple(buffers), tuple(offsets), fused_residuals(graph))
 
 
-def lifetimes(graph: Graph) -> list[Buffer]:
-    """The buffers of a graph's activations and scratch; those of its inputs come first, in order."""
+def lifetimes(graph: Graph, overwrites: Callable[[Graph, Node, int], bool] = may_overwrite) -> list[Buffer]:
+    """The buffers of a graph's activations and scratch; those of its inputs come first, in order.
+
+    ``overwrites``: the rule of what is written in place.
+    """
     fused = fused_residuals(graph)
     run_at = {conv: add for add, conv in fused.items()}
     last = dict.fromkeys(graph.inputs, 0)
@@ -116,9 +119,7 @@ def lifetimes(graph: Graph) -> list[Buffer]:
             (
                 index
                 for index in graph.activations(node)
-                if last[index] == position
-                and index not in (*graph.outputs, *kept)
-                and may_overwrite(graph, node, index)
+                if last[index] == position and index not in (*graph.outputs, *kept) and overwrites(graph, node, index)
             ),
             None,
         )

@@ -32,12 +32,19 @@ from edgepipe.exporters.vision.operators import (
 
 def may_overwrite(graph: Graph, node: Node, index: int) -> bool:
     """Whether ``node`` can write its output where its input ``index``, which nobody reads later, begins."""
+    return could_overwrite(graph, node, index) and (
+        not isinstance(node.operator, Window) or _trails_its_reads(graph, node, node.operator)
+    )
+
+
+def could_overwrite(graph: Graph, node: Node, index: int) -> bool:
+    """The same, whatever the sizes: whether a tile of the node's output may be written over its input."""
     source, output = graph.tensors[index], graph.tensors[node.output]
     if ELEMENT_BYTES[source.dtype] != ELEMENT_BYTES[output.dtype]:
         return False
     match node.operator:
         case DepthwiseConv2D() | AveragePool2D() | MaxPool2D():
-            return source.shape[3] == output.shape[3] and _trails_its_reads(graph, node)
+            return source.shape[3] == output.shape[3]
         case Add() | Mul():
             return source.shape == output.shape
         case Relu() | Relu6() | Logistic() | HardSwish() | Softmax() | Quantize() | Dequantize():
@@ -91,10 +98,8 @@ def pixel_bytes(graph: Graph, node: Node) -> int:
     return output.shape[-1] * ELEMENT_BYTES[output.dtype]
 
 
-def _trails_its_reads(graph: Graph, node: Node) -> bool:
+def _trails_its_reads(graph: Graph, node: Node, window: Window) -> bool:
     """Whether each row of output ends before the first row of input that the line buffer has not seen by then."""
-    window = node.operator
-    assert isinstance(window, Window)
     (_, rows, columns, _), (_, image_rows, image_columns, _) = (
         graph.tensors[node.output].shape,
         graph.tensors[node.inputs[0]].shape,

@@ -11,7 +11,7 @@ import numpy as np
 from edgepipe.exporters.vision.arena import ALIGNMENT, Buffer, lifetimes, live_bytes
 from edgepipe.exporters.vision.axis_profile import AxisProfile, axis_profile, looks_the_same
 from edgepipe.exporters.vision.graph import ELEMENT_BYTES, Graph
-from edgepipe.exporters.vision.in_place import fused_residuals
+from edgepipe.exporters.vision.in_place import could_overwrite, fused_residuals
 from edgepipe.exporters.vision.operators import Pad
 from edgepipe.exporters.vision.receptive_field import COLUMNS, ROWS, split_points
 from edgepipe.exporters.vision.split_arena import Mode
@@ -50,7 +50,7 @@ def plan_bounds(graph: Graph, mode: Mode) -> Iterator[PlanBounds]:
 def _stage_bytes(stage: Graph, rows: AxisProfile, columns: AxisProfile) -> np.ndarray:
     """What the largest tile of every grid has live at once, alignment and scratch apart."""
     grids = np.zeros((len(rows.kinds), len(columns.kinds)), np.int64)
-    buffers = lifetimes(stage)
+    buffers = lifetimes(stage, could_overwrite)
     fused = fused_residuals(stage)
     for step, node in enumerate(stage.nodes):
         if step in fused.values():

@@ -110,6 +110,86 @@ def random_graph() -> Callable[[int], Graph]:
     return build_random_graph
 
 
+# One layer: convolution ("conv", channels, kernel, stride, pads) or ("depthwise", kernel, stride, pads), with pads of
+# None for SAME; ("add", n) adds the output of n layers before.
+Layer = tuple[Any, ...]
+
+
+@pytest.fixture(scope="session")
+def layer_stack() -> Callable[[int, list[Layer]], Graph]:
+    """``layer_stack(size, layers)`` → a network of these on a square image of three channels; its weights are zero."""
+    return build_layer_stack
+
+
+@pytest.fixture(scope="session")
+def mobilenet_v2() -> Callable[..., Graph]:
+    """``mobilenet_v2(size=224)`` → MobileNetV2 1.0 (arXiv 1801.04381, table 2) with weights of zero."""
+
+    def build(size: int = 224) -> Graph:
+        layers: list[Layer] = [("conv", 32, 3, 2, None)]
+        width = 32
+        stages = (
+            (1, 16, 1, 1),
+            (6, 24, 2, 2),
+            (6, 32, 3, 2),
+            (6, 64, 4, 2),
+            (6, 96, 3, 1),
+            (6, 160, 3, 2),
+            (6, 320, 1, 1),
+        )
+        for expansion, channels, repeats, stride in stages:
+            for repeat in range(repeats):
+                if expansion > 1:
+                    layers.append(("conv", width * expansion, 1, 1, None))
+                layers.append(("depthwise", 3, 1 if repeat else stride, None))
+                layers.append(("conv", channels, 1, 1, None))
+                if repeat:
+                    layers.append(("add", 3))
+                width = channels
+        return build_layer_stack(size, [*layers, ("conv", 1280, 1, 1, None), ("mean",), ("dense", 1000)])
+
+    return build
+
+
+def build_layer_stack(size: int, layers: list[Layer]) -> Graph:
+    """See the fixture; ("mean",) and ("dense", channels) make a head."""
+    builder = GraphBuilder()
+    quantization = Quantization((1 / 64,), (-1,))
+    outputs = [builder.tensor(Tensor("image", (1, size, size, 3), "int8", quantization))]
+
+    def constant(shape: tuple[int, ...], axis: int, dtype: str = "int8") -> int:
+        scales = Quantization((1 / 64,) * shape[axis], (0,) * shape[axis], axis)
+        return builder.tensor(Tensor(f"constant_{len(builder.tensors)}", shape, dtype, scales, np.zeros(shape, dtype)))
+
+    def window(kernel: int, stride: int, pads: int | None) -> dict[str, Any]:
+        sides = same_pads(builder.tensors[outputs[-1]].shape[1], kernel, stride) if pads is None else (pads, pads)
+        before, after = sides
+        return {"kernel": (kernel, kernel), "stride": (stride, stride), "pads": Pads(before, before, after, after)}
+
+    for layer in layers:
+        x = outputs[-1]
+        width = builder.tensors[x].shape[-1]
+        match layer:
+            case ("conv", channels, kernel, stride, pads):
+                weights, bias = constant((channels, kernel, kernel, width), 0), constant((channels,), 0, "int32")
+                operator, inputs = Conv2D(**window(kernel, stride, pads)), (x, weights, bias)
+            case ("depthwise", kernel, stride, pads):
+                weights, bias = constant((1, kernel, kernel, width), 3), constant((width,), 0, "int32")
+                operator, inputs = DepthwiseConv2D(**window(kernel, stride, pads)), (x, weights, bias)
+            case ("add", back):
+                operator, inputs = Add(), (outputs[-1 - back], x)
+            case ("mean",):
+                operator, inputs = Mean((1, 2)), (x,)
+            case ("dense", channels):
+                one = Quantization((1 / 64,), (0,))
+                weights = builder.tensor(
+                    Tensor("dense_weights", (channels, width), "int8", one, np.zeros((channels, width), np.int8))
+                )
+                operator, inputs = FullyConnected(), (x, weights)
+        outputs.append(builder.node(operator, inputs, f"layer_{len(outputs)}", "int8", quantization))
+    return builder.build(outputs[:1], outputs[-1:])
+
+
 @pytest.fixture(scope="session")
 def random_images() -> Callable[..., list[np.ndarray]]:
     """``random_images(graph, seed=0, count=2)`` → ``count`` of noise, then all lowest, all highest, both mixed."""
