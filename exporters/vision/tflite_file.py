@@ -13,6 +13,8 @@ from edgepipe.errors import MissingExtra, UnsupportedModel
 
 # A model for a microcontroller has a few hundred tensors; more than this is no model, or one made to keep us busy.
 MAX_TABLES = 10_000
+# How much more than the file's size its lists may come to, all told.
+MAX_SHARED_BYTES = 1 << 22
 
 _NO_NUMBERS = np.empty(0, np.int32)
 
@@ -93,8 +95,8 @@ class _Parser:
         self._type_names = _names(self._schema.TensorType)
         self._bytes = content
         self._model = self._schema.Model.GetRootAs(content)
-        # Lists that overlap could make a small file cost any time and memory: no converter writes them.
-        self._bytes_left = 2 * len(content)
+        # Writers may store equal lists once, but a small file whose lists overlap could cost any time and memory.
+        self._bytes_left = 2 * len(content) + MAX_SHARED_BYTES
         self._contents: dict[int, np.ndarray | None] = {}
 
     def file(self) -> TfliteFile:
