@@ -113,8 +113,8 @@ def tflite_micro(graph: Graph, memory_plan: MemoryPlan) -> dict[str, TflmArena]:
 
 
 def _plan_json(graph: Graph, memory_plan: MemoryPlan) -> dict[str, Any]:
-    arena, patches = memory_plan.arena, memory_plan.patches
-    parts = isinstance(arena, SplitArena)
+    patches = memory_plan.patches
+    arena = memory_plan.arena if isinstance(memory_plan.arena, SplitArena) else None
     return {
         "split": patches.split if patches else None,
         "rows": patches.rows if patches else 1,
@@ -122,8 +122,8 @@ def _plan_json(graph: Graph, memory_plan: MemoryPlan) -> dict[str, Any]:
         "mode": memory_plan.mode,
         "window": list(memory_plan.window),
         "arena_bytes": memory_plan.arena_bytes,
-        "stage_bytes": arena.stage_bytes if parts else None,
-        "tail_bytes": arena.tail_bytes if parts else None,
+        "stage_bytes": arena.stage_bytes if arena else None,
+        "tail_bytes": arena.tail_bytes if arena else None,
         "macs": memory_plan.macs,
         "macs_without_halo": graph.macs,
         "stage_overhead": stage_overhead(graph, memory_plan),

@@ -10,6 +10,8 @@ import pytest
 from edgepipe.devices.boards import boards, find_board
 from edgepipe.errors import EdgepipeError
 
+QEMU = shutil.which("qemu-system-arm")
+
 
 def test_memory_is_that_of_the_data_sheets():
     assert {name: (board.sram, board.flash) for name, board in boards().items()} == {
@@ -34,9 +36,9 @@ def test_an_unknown_board_suggests_what_was_meant():
         find_board("abacus")
 
 
-@pytest.mark.skipif(shutil.which("qemu-system-arm") is None, reason="qemu-system-arm is not installed")
+@pytest.mark.skipif(QEMU is None, reason="qemu-system-arm is not installed")
 def test_emulated_boards_are_machines_of_qemu():
-    listed = subprocess.run(["qemu-system-arm", "-M", "help"], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run([QEMU, "-M", "help"], capture_output=True, text=True, check=True).stdout
     machines = {line.split()[0] for line in listed.splitlines() if line.strip()}
     emulated = {board.qemu for board in boards().values() if board.qemu}
     assert emulated
