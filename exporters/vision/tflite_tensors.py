@@ -61,9 +61,13 @@ def read_integers(index: int, stored: FileTensor) -> tuple[int, ...]:
         raise UnsupportedModel(f"{here} is computed while the model runs: expected it stored")
     if stored.type_name not in _INTEGER_BYTES:
         raise UnsupportedModel(f"{here} is {stored.type_name}: expected INT32")
-    count, rest = divmod(stored.content.size, _INTEGER_BYTES[stored.type_name])
-    if rest or count > _MAX_OPERAND:
-        raise UnsupportedModel(f"{here} has {stored.content.size} bytes: expected at most {_MAX_OPERAND} numbers")
+    _check_shape(here, stored)
+    count = math.prod(stored.shape)
+    if count > _MAX_OPERAND or stored.content.size != count * _INTEGER_BYTES[stored.type_name]:
+        raise UnsupportedModel(
+            f"{here} of shape {stored.shape} has {stored.content.size} bytes: "
+            f"expected those of its shape, and at most {_MAX_OPERAND} numbers"
+        )
     return tuple(_elements(stored.content, stored.type_name.lower()).tolist())
 
 

@@ -386,6 +386,10 @@ REFUSED: dict[str, tuple[bytes, str]] = {
         model("MEAN", [value(*IMAGE), value(1, dtype="int32")], value(1, 4), schema.ReducerOptionsT()),
         "computed while the model runs",
     ),
+    "axes of another size than their shape says": (
+        model("MEAN", [value(*IMAGE), (value(dtype="int32"), np.int32([1, 2]))], value(1, 4), schema.ReducerOptionsT()),
+        r"of shape \(\) has 8 bytes: expected those of its shape",
+    ),
     "a slice of every second": (
         model(
             "STRIDED_SLICE",
