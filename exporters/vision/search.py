@@ -96,7 +96,7 @@ def find_plans(
         raise DoesNotFit(
             f"no plan fits into {kib(sram_bytes)} of SRAM{kept}: the smallest that does is {needed}K, with "
             f"{describe(smallest)}, {smallest.macs / max(graph.macs, 1):.2f} times the multiply-accumulates: "
-            f"try --sram {needed}K"
+            f"try --sram {needed}K{' or --mode streamed' if mode == 'resident' else ''}"
         )
     return plans
 
