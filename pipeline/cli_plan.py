@@ -53,12 +53,13 @@ def command(
     mobilenet_v2:0.35:144. The plan with the fewest multiply-accumulates of those that fit is chosen.
     """
     from edgepipe.pipeline import plan as job
+    from edgepipe.pipeline.plan_picture import check_drawable, draw
 
+    if plot is not None:
+        check_drawable(plot)
     budget = job.Budget.of(sram, flash, board, reserve)
     planning = job.plan(model, budget, "resident" if mode == "resident" else "streamed")
     if plot is not None:
-        from edgepipe.pipeline.plan_picture import draw
-
         draw(planning, plot)
     if as_json:
         click.echo(json.dumps(job.as_json(planning), ensure_ascii=False))

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
-from edgepipe.errors import MissingExtra
+from edgepipe.errors import MissingExtra, RecipeError
 from edgepipe.exporters.vision.search import describe, kib
 from edgepipe.pipeline.plan import Planning
 
+FORMATS = (".png", ".svg", ".pdf")
 
-def draw(planning: Planning, path: Path) -> None:
-    """Draw the model as a whole and by its best plan; the format is that of the file's suffix.
+
+def check_drawable(path: Path) -> None:
+    """See before a long search that `draw` will be able to write ``path``.
 
     Raises:
+        RecipeError: its suffix names no format.
         MissingExtra: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as missing:
-        raise MissingExtra("matplotlib", "export") from missing
+    if path.suffix.lower() not in FORMATS:
+        raise RecipeError(f"{path} names no format to draw in: expected {', '.join(FORMATS)}")
+    if find_spec("matplotlib") is None:
+        raise MissingExtra("matplotlib", "export")
+
+
+def draw(planning: Planning, path: Path) -> None:
+    """Draw the model as a whole and by its best plan, in the format of the file's suffix."""
+    from matplotlib.figure import Figure
 
     best = planning.plans[0]
     nodes = [layer.node for layer in planning.layers]

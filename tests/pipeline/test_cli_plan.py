@@ -78,6 +78,8 @@ def test_mistakes_are_named(vww):
         plan(vww)
     with pytest.raises(EdgepipeError, match="no board"):
         plan(vww, "--board", "nothing")
+    with pytest.raises(RecipeError, match="expected .png"):
+        plan(vww, "--sram", "48K", "--plot", "out.doc")
     assert "is no size" in CliRunner().invoke(command, [vww, "--sram", "lots"]).output
 
 
