@@ -12,15 +12,17 @@ if TYPE_CHECKING:
     from edgepipe.pipeline.export import export as export
     from edgepipe.pipeline.measure import measure as measure
     from edgepipe.pipeline.run import run as run
+    from edgepipe.pipeline.run_image import run_image as run_image
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "export", "measure", "run"]
+__all__ = ["__version__", "export", "measure", "run", "run_image"]
 
 _VERBS = {
     "export": "edgepipe.pipeline.export:export",
     "measure": "edgepipe.pipeline.measure:measure",
     "run": "edgepipe.pipeline.run:run",
+    "run_image": "edgepipe.pipeline.run_image:run_image",
 }
 
 

@@ -8,6 +8,7 @@
     ├── RecipeError               exit code 1   a configuration key or value is wrong
     ├── TokenizerError            exit code 1   a tokenizer cannot be read, or draft and target disagree
     ├── ContextError              exit code 1   a prompt is empty, or longer than the model or the budget allows
+    ├── ImageError                exit code 1   an image cannot be read, or is not of the size and kind a model takes
     ├── EngineError               exit code 1   the inference engine refused the model or returned NaN
     ├── ValidationFailed          exit code 3   the exported model strays too far from its source
     ├── DeviceUnreachable         exit code 4   a device does not answer
@@ -58,6 +59,10 @@ class TokenizerError(EdgepipeError):
 
 class ContextError(EdgepipeError):
     """A prompt is empty or does not fit."""
+
+
+class ImageError(EdgepipeError):
+    """An image cannot be read, or does not fit the model."""
 
 
 class EngineError(EdgepipeError):

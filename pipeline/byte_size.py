@@ -19,7 +19,19 @@ class ByteSize(click.ParamType):
         """The bytes."""
         if isinstance(value, int):
             return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:I?B)?", value.strip(), re.IGNORECASE)
-        if match is None:
-            self.fail(f"{value!r} is no size: expected something like 192K, 1M or 262144", param, ctx)
-        return int(float(match[1]) * _UNITS[match[2].upper()])
+        try:
+            return parse_bytes(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def parse_bytes(text: str) -> int:
+    """The bytes that ``text`` says.
+
+    Raises:
+        ValueError: it says none.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:I?B)?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"{text!r} is no size: expected something like 192K, 1M or 262144")
+    return int(float(match[1]) * _UNITS[match[2].upper()])

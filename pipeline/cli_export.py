@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 PRECISIONS = ["auto", "fp32", "int8", "int4"]
 
 
-@click.command("export", short_help="Turn a model, and its draft, into a bundle for a device.")
+@click.command("export", short_help="Turn a language or vision model into a bundle for a device.")
 @click.option("--target", metavar="MODEL", help="Model to run: hub id, folder, .gguf file, or smollm2-135m.")
 @click.option("--draft", metavar="MODEL", help="Smaller model with the same tokenizer that guesses ahead.")
 @click.option("--output", "-o", metavar="BUNDLE", type=click.Path(path_type=Path), help="Folder to write.")
@@ -27,7 +27,16 @@ PRECISIONS = ["auto", "fp32", "int8", "int4"]
 @click.option("--head-precision", type=click.Choice(PRECISIONS), help="Of embeddings and head.  [auto]")
 @click.option("--block-size", type=int, help="Weights that share a scale: 32, 64 or 128.  [32]")
 @click.option("--symmetric/--asymmetric", default=None, help="Whether zero points are fixed.  [asymmetric]")
-@click.option("--no-validate", is_flag=True, help="Do not compare with the source in float32.")
+@click.option("--vision", metavar="MODEL", help="Vision model: digits, a .tflite, .onnx or .pt2 file, mobilenet_v2 ...")
+@click.option("--weights", metavar="FILE", help="State dict of a vision model that is built in or a module.py:factory.")
+@click.option("--calibration", metavar="FOLDER", help="Images that the vision model is quantised with.")
+@click.option("--labels", metavar="FILE", help="Names of its classes, one on each line.")
+@click.option("--sram", metavar="SIZE", help="SRAM that it must fit into, as in 192K.  [least for 10 % more work]")
+@click.option("--flash", metavar="SIZE", help="Flash, as in 1M.")
+@click.option("--board", help="A board that has so much, as in nrf52840; --sram and --flash count before it.")
+@click.option("--mode", type=click.Choice(["streamed", "resident"]), help="Is the image in SRAM?  [streamed: no]")
+@click.option("--formats", metavar="NAME,...", help="Of the vision model: tflite, onnx, executorch.  [tflite,onnx]")
+@click.option("--no-validate", is_flag=True, help="Do not compare with the source.")
 @click.option("--recipe", "recipe_file", metavar="FILE", type=click.Path(path_type=Path), help="TOML with all of this.")
 @click.option("--dry-run", is_flag=True, help="Print the recipe that these options make, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -43,19 +52,29 @@ def command(
     head_precision: str | None,
     block_size: int | None,
     symmetric: bool | None,
+    vision: str | None,
+    weights: str | None,
+    calibration: str | None,
+    labels: str | None,
+    sram: str | None,
+    flash: str | None,
+    board: str | None,
+    mode: str | None,
+    formats: str | None,
     no_validate: bool,
     recipe_file: Path | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Export MODEL, and a draft that guesses for it, into the folder BUNDLE.
+    """Export a language model, a draft that guesses for it, a vision model, or all of them, into the folder BUNDLE.
 
-    Options are laid over the recipe file; those without `draft` in their name apply to the draft too. The bundle
+    Options are laid over the recipe file; those of the target apply to the draft too. The bundle
     appears when it is whole: an export that fails, is killed, or does not pass validation (exit code 3) leaves none.
 
     \b
     edgepipe export --target smollm2-135m -o smollm2
     edgepipe export --target Qwen/Qwen3-4B --draft Qwen/Qwen3-0.6B --precision int4 -o qwen3
+    edgepipe export --vision digits --sram 64K -o digits
     """
     from edgepipe.pipeline.recipe import read_recipe, recipe_from, to_toml
 
@@ -66,7 +85,24 @@ def command(
         "block_size": block_size,
         "symmetric": symmetric,
     }
-    _lay_over(values, "target", {"source": target, "revision": revision, **both})
+    image_options = {
+        "weights": weights,
+        "calibration": calibration,
+        "labels": labels,
+        "sram": sram,
+        "flash": flash,
+        "board": board,
+        "mode": mode,
+        "formats": formats.split(",") if formats else None,
+    }
+    if vision is not None or "vision" in values:
+        _lay_over(values, "vision", {"source": vision, **image_options})
+    elif given := [f"--{name}" for name, value in image_options.items() if value is not None]:
+        raise click.UsageError(f"{given[0]} is an option of a vision model, but no --vision MODEL is given")
+    if target is not None or "target" in values or "vision" not in values:
+        _lay_over(values, "target", {"source": target, "revision": revision, **both})
+    elif given := [f"--{name.replace('_', '-')}" for name, value in {"revision": revision, **both}.items() if value]:
+        raise click.UsageError(f"{given[0]} is an option of a language model, but no --target MODEL is given")
     draft_values = {"source": draft, "revision": draft_revision, **both}
     if draft_precision is not None:
         draft_values["precision"] = draft_precision
@@ -76,8 +112,8 @@ def command(
         raise click.UsageError("options of the draft are given, but no --draft MODEL")
     if no_validate:
         values["validate"] = False
-    if "target" not in values:
-        raise click.UsageError("nothing to export: give --target MODEL, or a --recipe with a [target]")
+    if "target" not in values and "vision" not in values:
+        raise click.UsageError("nothing to export: give --target MODEL, --vision MODEL, or a --recipe with one of them")
     recipe = recipe_from(values)
     if dry_run:
         click.echo(json.dumps(recipe.to_json()) if as_json else to_toml(recipe), nl=as_json)
@@ -101,6 +137,9 @@ def _lay_over(values: dict[str, Any], table: str, options: dict[str, Any]) -> No
         values[table] |= given
 
 
+_TOLD = ("kind", "source", "precision", "input", "grid", "memory", "export")
+
+
 def _facts(bundle: Bundle) -> dict[str, Any]:
     """What there is to say of a finished export, JSON-ready."""
     manifest = bundle.manifest
@@ -109,7 +148,7 @@ def _facts(bundle: Bundle) -> dict[str, Any]:
         "bundle_id": manifest["bundle_id"],
         "bytes": sum(entry["bytes"] for entry in manifest["files"].values()),
         "components": {
-            name: {key: component[key] for key in ("source", "precision", "export")}
+            name: {key: component[key] for key in _TOLD if key in component}
             for name, component in manifest["components"].items()
         },
         "validation": manifest["validation"],
@@ -118,17 +157,23 @@ def _facts(bundle: Bundle) -> dict[str, Any]:
 
 def _summary(facts: dict[str, Any]) -> str:
     """The same for a person."""
-    from edgepipe.pipeline.model_card import figures
+    from edgepipe.pipeline.model_card import figures, shape_of
 
     lines = [f"{facts['bundle']}: {facts['bytes'] / 1e6:.1f} MB, id {facts['bundle_id']}"]
     for name, component in facts["components"].items():
-        precision = ", ".join(f"{part} {bits}" for part, bits in component["precision"].items())
-        lines.append(f"{name}: {component['source']['name']}, {precision}")
+        if component["kind"] == "vision":
+            what, source = shape_of(component), "the whole model in reference kernels"
+        else:
+            what = ", ".join(f"{part} {bits}" for part, bits in component["precision"].items())
+            source = "its source in float32"
+        lines.append(f"{name}: {component['source']['name']}, {what}")
         lines += [f"  {note}" for note in component["export"]["notes"]]
         if result := facts["validation"].get(name):
-            lines.append(f"  against its source in float32: {figures(result)}")
+            lines.append(f"  against {source}: {figures(result)}")
         export = component["export"]
         lines.append(f"  took {export['seconds']:.1f} s, peak memory {export['peak_rss_bytes'] / 2**30:.2f} GiB")
     dashes = "-- " if facts["bundle"].startswith("-") else ""
-    lines.append(f"try: edgepipe run {dashes}{shlex.quote(facts['bundle'])} Hello")
+    what = "--image photo.jpg" if list(facts["components"]) == ["vision"] else ""
+    words = ["edgepipe run", what, f"{dashes}{shlex.quote(facts['bundle'])}", "" if what else "Hello"]
+    lines.append(f"try: {' '.join(filter(None, words))}")
     return "\n".join(lines)

@@ -13,7 +13,7 @@ from edgepipe.errors import MeasurementUntrustworthy
 from edgepipe.pipeline.decode_flags import decode_flags, decode_options
 
 if TYPE_CHECKING:
-    from edgepipe.pipeline.report_schema import Decoding, Report
+    from edgepipe.pipeline.report_schema import Decoding, Report, Series, Vision
 
 
 class Lengths(click.ParamType):
@@ -65,6 +65,7 @@ class Lengths(click.ParamType):
     help="Text to cut the prompts from; speculation depends on it.  [default: a built-in text]",
 )
 @decode_flags
+@click.option("--exact", is_flag=True, help="Images in litert: TFLite's reference kernels, to the byte.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object instead of a table.")
 def command(
     bundle: Path,
@@ -76,10 +77,13 @@ def command(
     against: str | None,
     max_width: int,
     file: str | None,
+    exact: bool,
     as_json: bool,
     **flags: Any,
 ) -> int:
     """Measure BUNDLE on this device and write report.json and report.md.
+
+    Of a vision model, an image is timed at once and patch by patch; --repeats, --warmup, --engine and --threads apply.
 
     When a gate fails (the samples spread too far, the device throttles, is hot or busy), the report says so, is
     written all the same, and the exit code is 5.
@@ -88,12 +92,14 @@ def command(
     from edgepipe.pipeline.measure import Plan, measure
     from edgepipe.pipeline.report import REPORT_JSON, REPORT_MD, require_writable, write_report
     from edgepipe.pipeline.report_markdown import failed_gates
+    from edgepipe.pipeline.vision_session import VisionOptions
 
     plan = Plan(prompt_lengths, new_tokens, repeats, warmup, against, max_width, file)
     options = decode_options(flags, Bundle.open(bundle))
+    vision = VisionOptions(flags["engine"], flags["threads"], exact=exact)
     require_writable(output)
     try:
-        report = measure(bundle, options, plan, progress=_show)
+        report = measure(bundle, options, plan, vision=vision, progress=_show)
     finally:
         _show("")
     write_report(report, output)
@@ -130,6 +136,24 @@ def _print(report: Report) -> None:
                 for name, ratio in (("TTFT", prompt["speedup"]["ttft"]), ("decode", prompt["speedup"]["decode"]))
             )
             click.echo(f"{head}, against plain: {' · '.join(parts)}")
+    if "vision" in report:
+        _print_vision(report["vision"])
+
+
+def _print_vision(vision: Vision) -> None:
+    """An image at once and patch by patch: medians, and the activations that the plan and the engine have."""
+    memory = vision["activations"]
+    _print_image("image at once", vision["whole_ms"], memory["planned_whole_bytes"], memory["seen_whole_bytes"])
+    if vision["streamed_ms"] is not None:
+        head = f"image in {'x'.join(map(str, vision['grid']))} patches"
+        _print_image(head, vision["streamed_ms"], memory["planned_bytes"], memory["seen_bytes"])
+
+
+def _print_image(head: str, taken: Series, planned: int, seen: int | None) -> None:
+    memory = f"activations {planned / 1024:.1f} KiB planned"
+    if seen is not None:
+        memory += f", {seen / 1024:.1f} KiB allocated"
+    click.echo(f"{head}: {taken['statistics']['p50']:.2f} ms · {memory}")
 
 
 def _print_decoding(head: str, decoding: Decoding) -> None:

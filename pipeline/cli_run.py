@@ -1,4 +1,4 @@
-"""`edgepipe run`: parse, call `edgepipe.pipeline.run`, print."""
+"""`edgepipe run`: parse, call `edgepipe.pipeline.run` or `run_image`, print."""
 
 from __future__ import annotations
 
@@ -15,17 +15,24 @@ from edgepipe.errors import ContextError, EdgepipeError
 from edgepipe.pipeline.cli import INTERRUPTED
 from edgepipe.pipeline.decode_flags import decode_flags, decode_options
 
+# Classes that are printed of an image, without --top-k.
+TOP_CLASSES = 5
+
 if TYPE_CHECKING:
+    from edgepipe.pipeline.bundle import Bundle
     from edgepipe.pipeline.run import Conversation
 
 
-@click.command("run", short_help="Run a bundle: answer a prompt, or chat.")
+@click.command("run", short_help="Run a bundle: answer a prompt, chat, or say what an image shows.")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("prompt", required=False)
 @click.option("--file", "-f", type=click.File("r", encoding="utf-8"), help="Read the prompt from a file; - is stdin.")
 @click.option("--chat", is_flag=True, help="Several turns: a line of stdin is a prompt, end of input ends.")
 @click.option("--system", help="System message before the first prompt.")
 @click.option("--raw", is_flag=True, help="Continue the text as it stands, without the chat template.")
+@click.option("--image", metavar="FILE", type=click.Path(path_type=Path), help="Say what this image shows instead.")
+@click.option("--whole", is_flag=True, help="Run the image at once, not patch by patch.")
+@click.option("--exact", is_flag=True, help="litert: TFLite's reference kernels, to the byte.")
 @click.option("--verify", is_flag=True, help="Replay the bundle's golden outputs on this device instead.")
 @click.option("--max-new-tokens", "-n", type=click.IntRange(min=1), default=256, show_default=True)
 @click.option("--stop", multiple=True, help="Text that ends the answer; may be given several times.")
@@ -39,6 +46,9 @@ def command(
     chat: bool,
     system: str | None,
     raw: bool,
+    image: Path | None,
+    whole: bool,
+    exact: bool,
     verify: bool,
     max_new_tokens: int,
     stop: tuple[str, ...],
@@ -46,7 +56,14 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> int:
-    """Answer PROMPT with BUNDLE. Without PROMPT and --file, the prompt is read from stdin."""
+    """Answer PROMPT with BUNDLE. Without PROMPT and --file, the prompt is read from stdin.
+
+    With --image, say which classes the vision model of BUNDLE sees in it.
+    """
+    if image is not None and (chat or prompt or file or verify):
+        raise click.UsageError("--image takes no prompt: leave out PROMPT, --file, --chat and --verify")
+    if image is None and (whole or exact):
+        raise click.UsageError("--whole and --exact belong to an --image FILE")
     if chat and (prompt or file or as_json):
         raise click.UsageError("--chat reads its prompts from stdin: leave out PROMPT, --file and --json")
     if verify and (chat or prompt or file):
@@ -54,13 +71,16 @@ def command(
     if prompt is not None and file:
         raise click.UsageError("the prompt is given twice: leave out PROMPT or --file")
     from edgepipe.pipeline.bundle import Bundle
+
+    opened = Bundle.open(bundle)
+    if image is not None:
+        return _image(opened, image, flags, whole, exact, as_json)
+    if verify:
+        return _verify(opened, flags, as_json)
     from edgepipe.pipeline.run import Conversation
     from edgepipe.pipeline.session import Session
 
-    opened = Bundle.open(bundle)
     session = Session(opened, decode_options(flags, opened))
-    if verify:
-        return _verify(session, as_json)
     turns = None if chat else 1
     conversation = Conversation(session, max_new_tokens, stop, stop_tokens, system=system, raw=raw, turns=turns)
     if chat:
@@ -150,10 +170,42 @@ def _end_line(conversation: Conversation) -> str:
     return " · ".join(parts)
 
 
-def _verify(session: Any, as_json: bool) -> int:
-    """Print the outcome of replaying the golden outputs."""
-    from edgepipe.pipeline.verify import verify_reference
+def _image(bundle: Bundle, image: Path, flags: dict[str, Any], whole: bool, exact: bool, as_json: bool) -> int:
+    """Print the classes of highest score."""
+    from edgepipe.pipeline.run_image import answer
+    from edgepipe.pipeline.vision_session import VisionOptions, VisionSession
 
-    outcome = verify_reference(session)
-    click.echo(json.dumps(outcome.to_json()) if as_json else outcome.summary())
+    options = VisionOptions(flags["engine"], flags["threads"], whole, exact)
+    found = answer(VisionSession(bundle, options), image, flags["top_k"] or TOP_CLASSES)
+    if as_json:
+        click.echo(json.dumps(found.to_json(), ensure_ascii=False))
+        return 0
+    for guess in found.top:
+        click.echo(f"{guess.score:8.4f}  {guess.label or f'class {guess.index}'}")
+    if not found.top:
+        shape = "x".join(map(str, found.output.shape))
+        click.echo(f"{shape} values from {found.output.min():g} to {found.output.max():g}: --json prints them")
+    patches = "at once" if found.grid == (1, 1) else f"in {found.grid[0]}x{found.grid[1]} patches"
+    click.echo(f"{found.engine}, {patches}, {found.run_ms:.1f} ms", err=True)
+    return 0
+
+
+def _verify(bundle: Bundle, flags: dict[str, Any], as_json: bool) -> int:
+    """Print the outcome of replaying the golden outputs of decoders and of the vision model."""
+    from edgepipe.pipeline.session import Session
+    from edgepipe.pipeline.verify import verify_reference
+    from edgepipe.pipeline.vision_reference import verify_vision
+    from edgepipe.pipeline.vision_session import COMPONENT, VisionOptions, VisionSession, decoders
+
+    lines: list[str] = []
+    outcome: dict[str, Any] = {"verified": True}
+    if decoders(bundle):
+        text = verify_reference(Session(bundle, decode_options(flags, bundle)))
+        lines.append(text.summary())
+        outcome |= text.to_json()
+    if COMPONENT in bundle.manifest["components"]:
+        seen = verify_vision(VisionSession(bundle, VisionOptions(flags["engine"], flags["threads"], exact=True)))
+        lines.append(seen.summary())
+        outcome["vision"] = seen.to_json()
+    click.echo(json.dumps(outcome) if as_json else "\n".join(lines))
     return 0

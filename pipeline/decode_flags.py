@@ -10,13 +10,18 @@ import click
 from edgepipe.runtimes.llm.drafters import DRAFTERS
 from edgepipe.runtimes.llm.engines import ENGINES
 from edgepipe.runtimes.llm.kv_policies import POLICIES
+from edgepipe.runtimes.vision.engines import ENGINES as VISION_ENGINES
 
 if TYPE_CHECKING:
     from edgepipe.pipeline.bundle import Bundle
     from edgepipe.pipeline.session import DecodeOptions
 
 _FLAGS = (
-    click.option("--engine", type=click.Choice(list(ENGINES)), default="onnx", show_default=True),
+    click.option(
+        "--engine",
+        type=click.Choice(sorted({*ENGINES, *VISION_ENGINES})),
+        help="Of decoders onnx; of images the first of litert, onnx, executorch that is there.",
+    ),
     click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine.  [default: all cores]"),
     click.option("--chunk", type=click.IntRange(min=1), default=256, show_default=True, help="Prompt tokens at once."),
     click.option(
@@ -45,7 +50,7 @@ _FLAGS = (
     ),
     click.option("--draft-budget", help="KV budget of --draft-policy."),
     click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy."),
-    click.option("--top-k", type=int, default=0, show_default=True, help="0 keeps all."),
+    click.option("--top-k", type=int, default=0, show_default=True, help="0 keeps all; of an image, prints 5."),
     click.option("--top-p", type=float, default=1.0, show_default=True),
     click.option("--min-p", type=float, default=0.0, show_default=True),
     click.option("--repetition-penalty", type=float, default=1.0, show_default=True),
@@ -74,9 +79,12 @@ def decode_options(flags: dict[str, Any], bundle: Bundle) -> DecodeOptions:
     drafter = flags["drafter"]
     if drafter == "auto":
         drafter = "model" if "draft" in bundle.manifest["components"] else "lookup"
+    engine = flags["engine"]
+    if engine is None or (engine not in ENGINES and "vision" in bundle.manifest["components"]):
+        engine = "onnx"  # what was asked for is an engine of the vision model
     sampling = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
     return DecodeOptions(
-        engine=flags["engine"],
+        engine=engine,
         threads=flags["threads"],
         chunk=flags["chunk"],
         drafter=drafter,

@@ -1,4 +1,4 @@
-"""The job behind `edgepipe export`: weights of a target, and of its draft, into one bundle."""
+"""The job behind `edgepipe export`: a target, its draft and a vision model, into one bundle."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ from edgepipe.runtimes.llm.tokenizer import load_tokenizer, require_same_tokeniz
 
 Progress = Callable[[float, str], None]
 
-TOOLS = ("gguf", "numpy", "onnx", "onnxruntime", "optimum", "tokenizers", "torch", "transformers")
+TOOLS = (
+    *("ai-edge-litert", "ai-edge-quantizer", "executorch", "gguf", "litert-torch", "numpy", "onnx", "onnxruntime"),
+    *("optimum", "tokenizers", "torch", "transformers"),
+)
 
 
 def export(
@@ -57,18 +60,25 @@ def export(
     with write_bundle(destination, force) as draft:
         sources = {name: open_source(part.source, part.revision) for name, part in recipe.decoders.items()}
         _save_tokenizers(sources, recipe, draft.folder)
+        count = len(sources) + (recipe.vision is not None)
         draft.manifest = {
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "edgepipe_version": edgepipe.__version__,
-            "licence": sources["target"].info.licence,
+            "licence": sources["target"].info.licence if sources else None,
             "recipe": recipe.to_json(),
             "tools": {name: found for name in TOOLS if (found := _installed(name))},
             "components": {},
             "validation": {},
         }
         for index, (name, weights) in enumerate(sources.items()):
-            share = _share(report, index, len(sources), name)
+            share = _share(report, index, count, name)
             _export_decoder(name, weights, recipe.decoders[name], draft, recipe.validate, share)
+        if recipe.vision is not None:
+            from edgepipe.pipeline.export_vision import export_vision
+
+            export_vision(recipe.vision, draft, recipe.validate, _share(report, count - 1, count, "vision"))
+            if not sources:
+                draft.manifest["licence"] = draft.manifest["components"]["vision"]["source"]["licence"]
     return Bundle.open(destination)
 
 

@@ -13,7 +13,7 @@ from edgepipe.runtimes.llm.spec import DecoderSpec
 
 SCHEMA_VERSION = 1
 MANIFEST = "edgepipe.json"
-COMPONENTS = ("target", "draft")
+KINDS = {"target": "decoder", "draft": "decoder", "vision": "vision"}
 
 _UPGRADE = "pip install --upgrade edgepipe"
 
@@ -75,18 +75,19 @@ def _is_portable(name: str) -> bool:
 
 
 def _check_component(path: Path, name: str, component: object, files: dict[str, Any]) -> None:
-    """A component is a decoder whose spec can be read and whose files are listed."""
-    if name not in COMPONENTS:
-        raise BundleError(f"{path}: components has {shown(name)}, this edgepipe reads target and draft: {_UPGRADE}")
+    """A component is a decoder whose spec can be read, or a vision model; its files are listed."""
+    if name not in KINDS:
+        raise BundleError(f"{path}: components has {shown(name)}, this edgepipe reads {', '.join(KINDS)}: {_UPGRADE}")
     where = f"components.{name}"
     if not isinstance(component, dict):
         raise damaged(path, f"{where} is {shown(component)}, expected a table")
-    if (kind := component.get("kind")) != "decoder":
-        raise BundleError(f"{path}: {where}.kind is {shown(kind)}, this edgepipe reads decoder: {_UPGRADE}")
-    try:
-        DecoderSpec.from_json(component.get("spec"))
-    except BundleError as error:
-        raise BundleError(f"{path}: {where}.spec: {error}") from error
+    if (kind := component.get("kind")) != KINDS[name]:
+        raise BundleError(f"{path}: {where}.kind is {shown(kind)}, this edgepipe reads {KINDS[name]}: {_UPGRADE}")
+    if kind == "decoder":
+        try:
+            DecoderSpec.from_json(component.get("spec"))
+        except BundleError as error:
+            raise BundleError(f"{path}: {where}.spec: {error}") from error
     if not isinstance(formats := component.get("formats"), dict):
         raise damaged(path, f"{where}.formats is {shown(formats)}, expected a table")
     for engine, graphs in formats.items():
@@ -95,7 +96,8 @@ def _check_component(path: Path, name: str, component: object, files: dict[str, 
             raise damaged(path, f"{key} is {shown(graphs)}, expected the name of an engine and a table")
         for graph, file in graphs.items():
             _check_listed(path, f"{key}.{shown(graph)[1:-1]}", file, files)
-    _check_listed(path, f"{where}.tokenizer", component.get("tokenizer"), files)
+    file = {"decoder": "tokenizer", "vision": "plan"}[kind]
+    _check_listed(path, f"{where}.{file}", component.get(file), files)
 
 
 def _check_listed(path: Path, key: str, file: object, files: dict[str, Any]) -> None:

@@ -1,10 +1,8 @@
-"""The job behind `edgepipe measure`: latency, memory and the cost of speculation, with all raw samples."""
+"""The job behind `edgepipe measure`: latency and memory of a bundle on this device, and whether to trust them."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter_ns, process_time
@@ -13,55 +11,14 @@ from typing import Any
 import edgepipe
 from edgepipe.devices.probes import device_conditions, device_facts, peak_rss_bytes
 from edgepipe.devices.readings import read_all
-from edgepipe.errors import ContextError, RecipeError
 from edgepipe.pipeline.bundle import Bundle
-from edgepipe.pipeline.cost_curve import time_widths
-from edgepipe.pipeline.decode_timing import Timing, summarise_decoding, summarise_speedup, time_decode
 from edgepipe.pipeline.gates import Conditions, judge
-from edgepipe.pipeline.prompt_text import TEXT, prompt_tokens
-from edgepipe.pipeline.report_schema import DEFINITIONS, SCHEMA_VERSION, CostCurve, Prompt, Report, Series
-from edgepipe.pipeline.session import CacheOptions, DecodeOptions, Session
-from edgepipe.pipeline.statistics import Summary, summarise
-from edgepipe.runtimes.llm.sampling import Sampler
-from edgepipe.runtimes.llm.speculative import SpeculativeDecoder
-
-Progress = Callable[[str], None]
-
-PLAIN = "plain"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is measured.
-
-    Attributes:
-        prompt_lengths: tokens of the prompts.
-        new_tokens: N, tokens generated after each.
-        repeats, warmup: timed repetitions, and those before them that are kept apart.
-        against: ``plain`` interleaves a baseline with the full cache and without speculation.
-        max_width: the cost curve goes from 1 to this many tokens.
-        file: text to cut the prompts from instead of the built-in one; speculation depends on it.
-
-    Raises:
-        RecipeError: a value is out of range.
-    """
-
-    prompt_lengths: tuple[int, ...] = (32, 128, 512)
-    new_tokens: int = 64
-    repeats: int = 5
-    warmup: int = 1
-    against: str | None = None
-    max_width: int = 16
-    file: str | None = None
-
-    def __post_init__(self) -> None:
-        if not self.prompt_lengths or min(self.prompt_lengths) < 1:
-            raise RecipeError(f"prompt_lengths is {self.prompt_lengths}: expected one or more lengths of 1 or more")
-        if self.against not in (None, PLAIN):
-            raise RecipeError(f"against is {self.against!r}: expected {PLAIN!r} or nothing")
-        for name, least in (("new_tokens", 2), ("repeats", 1), ("warmup", 1), ("max_width", 1)):
-            if getattr(self, name) < least:
-                raise RecipeError(f"{name} is {getattr(self, name)}: expected {least} or more")
+from edgepipe.pipeline.measure_decoder import DecoderMeasurement, Plan, Progress
+from edgepipe.pipeline.measure_vision import VisionMeasurement, timed_series
+from edgepipe.pipeline.report_schema import DEFINITIONS, SCHEMA_VERSION, Report
+from edgepipe.pipeline.session import DecodeOptions
+from edgepipe.pipeline.statistics import Summary
+from edgepipe.pipeline.vision_session import COMPONENT, VisionOptions, decoders
 
 
 def measure(
@@ -69,9 +26,10 @@ def measure(
     options: DecodeOptions | None = None,
     plan: Plan | None = None,
     *,
+    vision: VisionOptions | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Measure a bundle on this device.
+    """Measure a bundle on this device: its decoders, its vision model, or both.
 
     Nothing but the product's own loop is timed, on a monotonic clock; memory, temperature and clocks are read
     outside of timed sections. A gate that fails sets ``status`` to ``untrustworthy`` and is no error here.
@@ -79,7 +37,8 @@ def measure(
     Args:
         bundle: folder written by `edgepipe.export`.
         options: how text is decoded; greedy, full cache, no drafter by default.
-        plan: what is measured.
+        plan: what is measured; of a vision model only ``repeats`` and ``warmup``.
+        vision: how images are run.
         progress: called between timed sections with what comes next.
 
     Returns:
@@ -89,180 +48,58 @@ def measure(
         ContextError: a prompt length does not fit the model's context.
         EdgepipeError: the bundle is damaged, an option is out of range.
     """
-    return _Measurement(bundle, options or DecodeOptions(), plan or Plan(), progress or (lambda step: None)).report()
+    opened, plan, tell = Bundle.open(bundle), plan or Plan(), progress or (lambda step: None)
+    text = images = None
+    if decoders(opened):
+        text = DecoderMeasurement(opened, options or DecodeOptions(), plan, tell)
+    if COMPONENT in opened.manifest["components"]:
+        images = VisionMeasurement(opened, vision or VisionOptions(), plan.warmup, plan.repeats, tell)
+    device = device_facts()
+    before, begin, process_begin = device_conditions(), perf_counter_ns(), process_time()
+    for measurement in (text, images):
+        if measurement is not None:
+            measurement.warm_up()
+    # The warm-ups have been through everything but the baseline, which, like the later loads, would add to it.
+    memory = read_all({"peak_rss_bytes": peak_rss_bytes})
+    decoding = text.measure() if text else None
+    seen = images.measure() if images else None
+    conditions = Conditions(
+        before=before,
+        after=device_conditions(),
+        elapsed_s=(perf_counter_ns() - begin) / 1e9,
+        process_core_s=process_time() - process_begin,
+    )
+    series: dict[str, Summary] = (decoding.timed_series() if decoding else {}) | (timed_series(seen) if seen else {})
+    gates = judge(series, conditions, device["cores"])
+    configuration = {**asdict(plan), "prompt_lengths": list(plan.prompt_lengths)}
+    configuration |= text.configuration() if text else {}
+    configuration |= {"vision": asdict(images.options)} if images else {}
+    report = Report(
+        schema_version=SCHEMA_VERSION,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        edgepipe_version=edgepipe.__version__,
+        status="untrustworthy" if any(gate["outcome"] == "failed" for gate in gates) else "ok",
+        gates=gates,
+        device=device,
+        conditions=conditions,
+        bundle=_bundle_facts(str(bundle), opened),
+        configuration=configuration,
+        definitions=DEFINITIONS,
+        load_ms=decoding.load_ms if decoding else None,
+        memory=memory,
+        prompts=decoding.prompts if decoding else [],
+        cost_curve=decoding.cost_curve if decoding else None,
+    )
+    if seen is not None:
+        report["vision"] = seen
+    return report
 
 
-class _Measurement:
-    """One bundle, one configuration: loads, warms up, times, judges."""
-
-    def __init__(self, bundle: str | Path, options: DecodeOptions, plan: Plan, progress: Progress) -> None:
-        self.folder = bundle
-        self.bundle = Bundle.open(bundle)
-        self.options = options
-        self.plan = plan
-        self.progress = progress
-        self.session = Session(self.bundle, options)
-        self._require_room()
-        self.text = TEXT if plan.file is None else _read(Path(plan.file))
-        longest = max(plan.prompt_lengths) + plan.max_width
-        self.tokens = prompt_tokens(self.session.tokenizer, self.text, longest)
-
-    def report(self) -> Report:
-        """Measure and put everything together."""
-        plan = self.plan
-        device = device_facts()
-        before, begin, process_begin = device_conditions(), perf_counter_ns(), process_time()
-
-        first_load_ms = self._load_ms()
-        warm = {(length, False): self._warm_up(length, plain=False) for length in plan.prompt_lengths}
-        # The warm-ups have been through everything but the baseline, which, like the later loads, would add to it.
-        memory = read_all({"peak_rss_bytes": peak_rss_bytes})
-        if plan.against:
-            warm |= {(length, True): self._warm_up(length, plain=True) for length in plan.prompt_lengths}
-        prompts = [self._prompt(length, warm) for length in plan.prompt_lengths]
-        cost_curve = self._cost_curve()
-        load_ms = _series([first_load_ms], [self._load_ms() for _ in range(plan.repeats)])
-
-        conditions = Conditions(
-            before=before,
-            after=device_conditions(),
-            elapsed_s=(perf_counter_ns() - begin) / 1e9,
-            process_core_s=process_time() - process_begin,
-        )
-        gates = judge(_timed_series(load_ms, prompts, cost_curve), conditions, device["cores"])
-        return Report(
-            schema_version=SCHEMA_VERSION,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            edgepipe_version=edgepipe.__version__,
-            status="untrustworthy" if any(gate["outcome"] == "failed" for gate in gates) else "ok",
-            gates=gates,
-            device=device,
-            conditions=conditions,
-            bundle=self._bundle_facts(),
-            configuration=self._configuration(),
-            definitions=DEFINITIONS,
-            load_ms=load_ms,
-            memory=memory,
-            prompts=prompts,
-            cost_curve=cost_curve,
-        )
-
-    def _require_room(self) -> None:
-        context = self.session.spec.context_length
-        needed = max(self.plan.prompt_lengths) + self.plan.new_tokens
-        if needed > context and (self.options.cache.policy == "full" or self.plan.against):
-            room = max(0, context - self.plan.new_tokens)
-            way_out = "leave out --against" if self.options.cache.policy != "full" else "set --policy and --budget"
-            raise ContextError(
-                f"prompt length {max(self.plan.prompt_lengths)} and {self.plan.new_tokens} new tokens are more than "
-                f"the model's context of {context}: give --prompt-lengths of at most {room}, or {way_out}"
-            )
-        widest = max(self.options.chunk, self.options.gamma + 1)
-        if self.plan.max_width > widest:
-            raise RecipeError(
-                f"max_width is {self.plan.max_width}: expected at most the {widest} tokens that go through the model "
-                "at once (--chunk)"
-            )
-
-    def _load_ms(self) -> float:
-        """Load tokenizer, engines and caches afresh; the session before is dropped first."""
-        self.progress("load")
-        del self.session
-        begin = perf_counter_ns()
-        self.session = Session(self.bundle, self.options)
-        self.session.decoder(max(self.plan.prompt_lengths) + self.plan.new_tokens)
-        return (perf_counter_ns() - begin) / 1e6
-
-    def _warm_up(self, length: int, *, plain: bool) -> list[Timing]:
-        self.progress(f"prompt of {length}: warm-up{' of plain' if plain else ''}")
-        return [self._time(length, plain=plain) for _ in range(self.plan.warmup)]
-
-    def _prompt(self, length: int, warm: dict[tuple[int, bool], list[Timing]]) -> Prompt:
-        """Time the repetitions at one prompt length, those of the baseline in between: A B A B ..."""
-        measured, plain = [], []
-        for repetition in range(1, self.plan.repeats + 1):
-            self.progress(f"prompt of {length}: repetition {repetition} of {self.plan.repeats}")
-            measured.append(self._time(length, plain=False))
-            if self.plan.against:
-                plain.append(self._time(length, plain=True))
-        return Prompt(
-            prompt_tokens=length,
-            measured=summarise_decoding(warm[length, False], measured),
-            plain=summarise_decoding(warm[length, True], plain) if plain else None,
-            speedup=summarise_speedup(measured, plain) if plain else None,
-        )
-
-    def _time(self, length: int, *, plain: bool) -> Timing:
-        """One generation with empty caches."""
-        total = length + self.plan.new_tokens
-        if plain:
-            target = self.session.cached("target", CacheOptions(), total)
-            decoder = SpeculativeDecoder(target, Sampler(self.options.sampling))
-        else:
-            decoder = self.session.decoder(total)
-        return time_decode(decoder, self.tokens[:length], self.plan.new_tokens)
-
-    def _cost_curve(self) -> CostCurve:
-        """t(S) after the prompt of middle length."""
-        length = sorted(self.plan.prompt_lengths)[len(self.plan.prompt_lengths) // 2]
-        self.progress(f"cost curve after a prompt of {length}")
-        target = self.session.cached(
-            "target", self.options.cache, length + max(self.plan.new_tokens, self.plan.max_width)
-        )
-        following = self.tokens[length : length + self.plan.max_width]
-        times = time_widths(target, self.tokens[:length], following, self.plan.warmup, self.plan.repeats)
-        series = {}
-        for width, taken in times.items():
-            taken_ms = [time / 1e6 for time in taken]
-            series[width] = _series(taken_ms[: self.plan.warmup], taken_ms[self.plan.warmup :])
-        one = series[1]["statistics"]["p50"]
-        return CostCurve(
-            prompt_tokens=length,
-            widths=[
-                {"width": width, "relative_cost": entry["statistics"]["p50"] / one, **entry}
-                for width, entry in series.items()
-            ],
-        )
-
-    def _bundle_facts(self) -> dict[str, Any]:
-        manifest = self.bundle.manifest
-        return {
-            "folder": str(self.folder),
-            "bundle_id": manifest["bundle_id"],
-            "sources": {name: component.get("source") for name, component in manifest["components"].items()},
-            "files": {name: entry["sha256"] for name, entry in manifest["files"].items()},
-        }
-
-    def _configuration(self) -> dict[str, Any]:
-        return {
-            **asdict(self.plan),
-            "prompt_lengths": list(self.plan.prompt_lengths),
-            "text_sha256": hashlib.sha256(self.text.encode()).hexdigest(),
-            "decode": asdict(self.options),
-        }
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise RecipeError(f"{path} is not UTF-8 text ({error.reason}): give a --file that is") from error
-
-
-def _series(warmup: list[float], samples: list[float]) -> Series:
-    return Series(warmup=warmup, samples=samples, statistics=summarise(samples))
-
-
-def _timed_series(load_ms: Series, prompts: Sequence[Prompt], cost_curve: CostCurve) -> dict[str, Summary]:
-    """The series that the gates look at, by name. Rounds differ by nature, and rates are times turned over."""
-    series = {"load": load_ms["statistics"]}
-    for prompt in prompts:
-        for name in ("measured", "plain"):
-            decoding = prompt[name]
-            if decoding is not None:
-                suffix = f"at prompt {prompt['prompt_tokens']}{', plain' if name == 'plain' else ''}"
-                series[f"TTFT {suffix}"] = decoding["ttft_ms"]
-                series[f"TPOT {suffix}"] = decoding["tpot_ms"]
-    for entry in cost_curve["widths"]:
-        series[f"forward of {entry['width']}"] = entry["statistics"]
-    return series
+def _bundle_facts(folder: str, bundle: Bundle) -> dict[str, Any]:
+    manifest = bundle.manifest
+    return {
+        "folder": folder,
+        "bundle_id": manifest["bundle_id"],
+        "sources": {name: component.get("source") for name, component in manifest["components"].items()},
+        "files": {name: entry["sha256"] for name, entry in manifest["files"].items()},
+    }

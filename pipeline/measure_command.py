@@ -8,9 +8,27 @@ from typing import Any
 
 def measure_command(folder: str, configuration: dict[str, Any]) -> str:
     """`edgepipe measure` with the flags that give ``configuration``, the one of a report."""
+    vision = configuration.get("vision")
+    flags: dict[str, Any] = {"--repeats": configuration["repeats"], "--warmup": configuration["warmup"]}
+    if "decode" in configuration:
+        flags = _decoder_flags(configuration)
+    if vision:  # A decoder beside it has the one engine that decoders have.
+        flags |= {"--engine": vision["engine"], "--threads": vision["threads"]}
+    words = ["edgepipe", "measure", folder]
+    for flag, value in flags.items():
+        if value is not None:
+            words += [flag, str(value)]
+    if "decode" in configuration and not configuration["decode"]["cache"]["normalise"]:
+        words.append("--summed")
+    if vision and vision["exact"]:
+        words.append("--exact")
+    return shlex.join(words)
+
+
+def _decoder_flags(configuration: dict[str, Any]) -> dict[str, Any]:
     plan, decode = configuration, configuration["decode"]
     cache, draft_cache, sampling = decode["cache"], decode["draft_cache"] or {}, decode["sampling"]
-    flags = {
+    return {
         "--prompt-lengths": ",".join(str(length) for length in plan["prompt_lengths"]),
         "--new-tokens": plan["new_tokens"],
         "--repeats": plan["repeats"],
@@ -36,10 +54,3 @@ def measure_command(folder: str, configuration: dict[str, Any]) -> str:
         "--repetition-penalty": sampling["repetition_penalty"],
         "--seed": sampling["seed"],
     }
-    words = ["edgepipe", "measure", folder]
-    for flag, value in flags.items():
-        if value is not None:
-            words += [flag, str(value)]
-    if not cache["normalise"]:
-        words.append("--summed")
-    return shlex.join(words)

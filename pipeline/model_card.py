@@ -21,12 +21,11 @@ def model_card(manifest: dict[str, Any]) -> str:
             *(["base_model:", *base_models] if base_models else []),
             "---",
             "",
-            f"# {manifest['components']['target']['source']['name']} for the edge",
+            f"# {' and '.join(source['name'] for source in sources)} for the edge",
             "",
             f"A bundle written by edgepipe {manifest['edgepipe_version']}. On a device:",
             "",
-            "    pip install edgepipe",
-            '    edgepipe run . "Hello"',
+            *_commands(manifest["components"]),
             "",
             "| | source | shape | precision |",
             "|---|---|---|---|",
@@ -39,7 +38,21 @@ def model_card(manifest: dict[str, Any]) -> str:
     )
 
 
+def _commands(components: dict[str, Any]) -> Iterator[str]:
+    """What to type on a device."""
+    yield "    pip install 'edgepipe[vision,litert]'" if "vision" in components else "    pip install edgepipe"
+    if "target" in components:
+        yield '    edgepipe run . "Hello"'
+    if "vision" in components:
+        yield "    edgepipe run . --image photo.jpg"
+
+
 def _component_row(name: str, component: dict[str, Any]) -> str:
+    if component["kind"] == "vision":
+        source = component["source"]
+        return (
+            f"| {name} | {source['name']} ({source['licence'] or 'licence unknown'}) | {shape_of(component)} | int8 |"
+        )
     source, spec = component["source"], DecoderSpec.from_json(component["spec"])
     revision = f" at {source['revision']}" if source["revision"] else ""
     shape = (
@@ -50,16 +63,35 @@ def _component_row(name: str, component: dict[str, Any]) -> str:
     return f"| {name} | {source['name']}{revision} ({source['licence'] or 'licence unknown'}) | {shape} | {precision} |"
 
 
+def shape_of(vision: dict[str, Any]) -> str:
+    """The image that a vision model takes, its patches and its memory."""
+    memory = vision["memory"]
+    image, grid = "x".join(map(str, vision["input"][1:])), "x".join(map(str, vision["grid"]))
+    whole = f"{memory['whole_bytes'] / 1024:.1f} KiB of activations"
+    if vision["grid"] == [1, 1]:
+        return f"{image} image at once, {whole}"
+    return f"{image} image in {grid} patches, {memory['planned_bytes'] / 1024:.1f} KiB where the whole takes {whole}"
+
+
 def figures(result: dict[str, Any]) -> str:
     """One line of what validating a component showed."""
+    if "plain" not in result:
+        return "; ".join(f"{name}: {_vision_figures(found)}" for name, found in result.items())
     return ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in result["plain"].items())
 
 
+def _vision_figures(found: dict[str, Any]) -> str:
+    parts = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in found.items() if value is not None]
+    return ", ".join(parts)
+
+
 def _validation(validation: dict[str, Any]) -> Iterator[str]:
-    """What was measured between each exported component and its source in float32."""
+    """What was measured between each exported component and its source."""
     for name, result in validation.items():
-        yield f"Against its source in float32, {name}: {figures(result)}."
-        yield ""
+        source = "the whole model in TFLite's reference kernels" if name == "vision" else "its source in float32"
+        if result:
+            yield f"Against {source}, {name}: {figures(result)}."
+            yield ""
     if not validation:
         yield "This bundle was not validated against its source."
         yield ""

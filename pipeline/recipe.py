@@ -13,6 +13,10 @@
     [draft]
     source = "draft/"
 
+    [vision]
+    source = "digits"
+    sram = "64K"
+
 A value that is left out has its default; an unknown key is an error.
 """
 
@@ -29,6 +33,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from edgepipe.errors import RecipeError
 from edgepipe.exporters.llm.recipe import DecoderRecipe
+from edgepipe.pipeline.vision_recipe import VisionRecipe
 
 T = TypeVar("T")
 
@@ -39,19 +44,23 @@ FORMATS = ("onnx",)
 class Recipe:
     """What goes into a bundle.
 
-    ``target`` is the decoder to run and ``draft`` a smaller one that guesses for it. ``validate`` compares each with
-    its source; ``formats`` are the engines' formats to write.
+    ``target`` is the decoder to run and ``draft`` a smaller one that guesses for it; ``vision`` is a vision model,
+    alone or beside them. ``validate`` compares each with its source; ``formats`` are the engines' formats to write of
+    the decoders.
 
     Raises:
-        RecipeError: a value is out of its range.
+        RecipeError: a value is out of its range, or there is nothing to export.
     """
 
-    target: DecoderRecipe
+    target: DecoderRecipe | None = None
     draft: DecoderRecipe | None = None
     validate: bool = True
     formats: tuple[str, ...] = FORMATS
+    vision: VisionRecipe | None = None
 
     def __post_init__(self) -> None:
+        if self.target is None and (self.draft is not None or self.vision is None):
+            raise RecipeError("target is missing: expected a table" + ("" if self.draft else ", or one called vision"))
         for name in self.formats:
             if name not in FORMATS:
                 raise RecipeError(f"formats has {name!r}: expected {', '.join(FORMATS)}")
@@ -60,8 +69,9 @@ class Recipe:
 
     @property
     def decoders(self) -> dict[str, DecoderRecipe]:
-        """The recipes by component: ``target`` and, if there is one, ``draft``."""
-        return {"target": self.target} | ({"draft": self.draft} if self.draft else {})
+        """The recipes by component: ``target`` and ``draft``, as far as there are any."""
+        parts = {"target": self.target, "draft": self.draft}
+        return {name: part for name, part in parts.items() if part is not None}
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dict with every value, also those that were left to their defaults."""

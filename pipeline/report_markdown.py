@@ -8,7 +8,7 @@ from typing import Any
 from edgepipe.devices.vcgencmd import NOW, SINCE_BOOT
 from edgepipe.pipeline.gates import MAX_CV
 from edgepipe.pipeline.measure_command import measure_command
-from edgepipe.pipeline.report_schema import Decoding, Report
+from edgepipe.pipeline.report_schema import Activations, Decoding, Report, Series, Vision
 from edgepipe.pipeline.statistics import Summary
 
 # Instruction sets that decide which kernels an engine picks; report.json lists all.
@@ -22,9 +22,8 @@ def markdown(report: Report) -> str:
     """The report as Markdown."""
     sections = (
         _head(report),
-        _results(report),
-        _time_split(report),
-        _cost_curve(report),
+        *((_results(report), _time_split(report), _cost_curve(report)) if report["prompts"] else ()),
+        *((_vision(report["vision"]),) if "vision" in report else ()),
         _memory(report),
         _gates(report),
         _device(report),
@@ -75,6 +74,7 @@ def _result_row(length: str, name: str, decoding: Decoding) -> tuple[str, ...]:
 def _head(report: Report) -> str:
     device, plan = report["device"], report["configuration"]
     name = device["board"] or device["cpu_model"] or device["architecture"]
+    tokens = f" of {plan['new_tokens']} new tokens each" if report["prompts"] else ""
     verdict = "**Status: ok.**"
     if report["status"] != "ok":
         verdict = f"**Status: untrustworthy.** Gates that failed (see below): {failed_gates(report)}."
@@ -83,8 +83,8 @@ def _head(report: Report) -> str:
             f"# {report['bundle']['folder']} on {name}",
             f"{report['created']}, edgepipe {report['edgepipe_version']}, bundle `{report['bundle']['bundle_id']}`.",
             verdict,
-            f"Medians of {plan['repeats']} repetitions of {plan['new_tokens']} new tokens each, after {plan['warmup']} "
-            f"of warm-up. (!) marks a coefficient of variation above {MAX_CV:.0%}. Raw samples are in report.json.",
+            f"Medians of {plan['repeats']} repetitions{tokens}, after {plan['warmup']} of warm-up. "
+            f"(!) marks a coefficient of variation above {MAX_CV:.0%}. Raw samples are in report.json.",
         )
     )
 
@@ -101,6 +101,7 @@ def _time_split(report: Report) -> str:
 
 def _cost_curve(report: Report) -> str:
     curve = report["cost_curve"]
+    assert curve is not None
     rows = [
         (str(entry["width"]), _median(entry["statistics"]), f"{entry['relative_cost']:.2f}")
         for entry in curve["widths"]
@@ -112,14 +113,40 @@ def _cost_curve(report: Report) -> str:
 
 
 def _memory(report: Report) -> str:
-    peak, load = report["memory"]["peak_rss_bytes"], report["load_ms"]
-    first = f"{load['warmup'][0]:.0f} ms"
-    return "## Loading and memory\n\n" + _bullets(
+    peak = report["memory"]["peak_rss_bytes"]
+    lines = [f"load: {_load(report['load_ms'])}"] if report["load_ms"] else []
+    if "vision" in report:
+        lines.append(f"load of the vision model, up to its first output: {_load(report['vision']['load_ms'])}")
+    lines.append(f"peak RSS: {_mib(peak)}" if peak else f"peak RSS: {_why(report['memory'], 'peak_rss_bytes')}")
+    return "## Loading and memory\n\n" + _bullets(lines)
+
+
+def _load(load: Series) -> str:
+    return f"{_median(load['statistics'])} ms, the first {load['warmup'][0]:.0f} ms"
+
+
+def _vision(vision: Vision) -> str:
+    """Latency of an image and of the parts it is computed in; activations as planned and as allocated."""
+    streamed, whole, found = vision["streamed_ms"], vision["whole_ms"], vision["activations"]
+    patches = f"image in {'x'.join(map(str, vision['grid']))} patches"
+    rows = [("image at once", "1", _median(whole["statistics"]))]
+    memory = [("image at once", _kib(found, "planned_whole_bytes"), _kib(found, "seen_whole_bytes"))]
+    if streamed is not None:
+        rows.append((patches, "1", _median(streamed["statistics"])))
+        rows += [(part["part"], str(part["tiles"] or 1), _median(part["statistics"])) for part in vision["parts"]]
+        memory.append((patches, _kib(found, "planned_bytes"), _kib(found, "seen_bytes")))
+    return "\n\n".join(
         (
-            f"load: {_median(load['statistics'])} ms, the first {first}",
-            f"peak RSS: {_mib(peak)}" if peak else f"peak RSS: {_why(report['memory'], 'peak_rss_bytes')}",
+            f"## Vision, in {vision['engine']}",
+            _table(("", "calls an image", "ms a call"), rows),
+            _table(("activations", "planned KiB", "KiB that the engine has allocated"), memory),
         )
     )
+
+
+def _kib(activations: Activations, key: str) -> str:
+    count = dict(activations)[key]
+    return f"{count / 1024:.1f}" if isinstance(count, int) else _why(dict(activations), key)
 
 
 def _gates(report: Report) -> str:
@@ -166,6 +193,8 @@ def _conditions(report: Report) -> str:
 
 def _configuration(report: Report) -> str:
     command = measure_command(report["bundle"]["folder"], report["configuration"])
+    if not report["prompts"]:
+        return f"## To repeat it\n\n```\n{command}\n```"
     text = report["configuration"]["file"] or "the built-in text"
     cut = f"Prompts were cut from {text}; how many guesses are accepted depends on it."
     return f"## To repeat it\n\n{cut}\n\n```\n{command}\n```"

@@ -13,7 +13,7 @@ from edgepipe.pipeline.statistics import Summary
 SCHEMA_VERSION = 1
 
 DEFINITIONS = {
-    "load_ms": "from an opened bundle to tokenizer, engines and caches ready; the first is kept apart",
+    "load_ms": "from an opened bundle to tokenizer, engines and caches ready, or to an image's output; the first apart",
     "ttft_ms": "time to first token: from the start of the prefill to the first token chosen; tokenising apart",
     "prefill_tokens_per_s": "tokens of the prompt / time that feeding them took",
     "tpot_ms": "time per output token: (t_last - t_first) / (N - 1) over the N tokens emitted; stop tokens are ignored",
@@ -25,6 +25,10 @@ DEFINITIONS = {
     "kv_bytes": "keys and values allocated, those of the draft included",
     "relative_cost": "t(S) / t(1): medians of forwards of S tokens and of one, over the same cache",
     "speedup": "plain / measured, of TTFT and of TPOT, pair by pair; plain is the full cache without speculation",
+    "streamed_ms": "an image's codes to the output, patch by patch; whole_ms at once; a sample is a mean of several",
+    "parts": "one call of a tile graph, or of the tail that follows all tiles: a share of streamed_ms",
+    "planned_bytes": "activations of an image by plan.json's arena; planned_whole_bytes of the model at once",
+    "seen_bytes": "the same, allocated by the engine: the stitched tiles and the largest tile's arena, or the tail's",
     "peak_rss_bytes": "most physical memory of the whole process, the plain baseline apart",
     "cv": "coefficient of variation: standard deviation (n - 1) / mean",
 }
@@ -87,8 +91,45 @@ class CostCurve(TypedDict):
     widths: list[Width]
 
 
-class Report(TypedDict):
-    """All of report.json."""
+class Part(Series):
+    """Calls of a tile graph, for each of so many ``tiles``, or (None) of the tail."""
+
+    part: str
+    tiles: int | None
+
+
+class Activations(TypedDict):
+    """Bytes of activations, planned and allocated by the engine; ``budget_bytes`` is what the plan was made for."""
+
+    planned_bytes: int
+    planned_whole_bytes: int
+    budget_bytes: int | None
+    seen_bytes: int | None
+    seen_whole_bytes: int | None
+    unreadable: dict[str, str]
+
+
+class Vision(TypedDict):
+    """A vision model on one image. ``streamed_ms`` is None for a model without patches."""
+
+    engine: str
+    grid: list[int]
+    images_per_sample: int
+    load_ms: Series
+    streamed_ms: Series | None
+    whole_ms: Series
+    parts: list[Part]
+    activations: Activations
+
+
+class _VisionReport(TypedDict, total=False):
+    """What a report has besides, of a bundle with a vision model."""
+
+    vision: Vision
+
+
+class Report(_VisionReport):
+    """All of report.json. A bundle without a decoder has no prompts, and None for what belongs to them."""
 
     schema_version: int
     created: str
@@ -100,7 +141,7 @@ class Report(TypedDict):
     bundle: dict[str, Any]
     configuration: dict[str, Any]
     definitions: dict[str, str]
-    load_ms: Series
+    load_ms: Series | None
     memory: dict[str, Any]
     prompts: list[Prompt]
-    cost_curve: CostCurve
+    cost_curve: CostCurve | None

@@ -8,6 +8,7 @@ from typing import Any
 from edgepipe.errors import BundleError, ValidationFailed
 from edgepipe.pipeline.reference import GoldenCase, read_reference
 from edgepipe.pipeline.session import CacheOptions, Session
+from edgepipe.pipeline.vision_session import decoders
 from edgepipe.runtimes.llm.decoder import CachedDecoder
 from edgepipe.runtimes.llm.spec import DecoderSpec
 
@@ -51,7 +52,7 @@ def verify_reference(session: Session) -> Outcome:
     """
     cases = tokens = near_ties = 0
     worst = 0.0
-    components = tuple(session.bundle.manifest["components"])
+    components = decoders(session.bundle)
     for component in components:
         name = f"reference/{component}.json"
         if name not in session.bundle.manifest["files"]:

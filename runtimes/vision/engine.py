@@ -37,6 +37,14 @@ class Engine(Protocol):
         """
         ...
 
+    def activation_bytes(self, part: str) -> int:
+        """Bytes that the engine has allocated for the activations of a part.
+
+        Raises:
+            EngineError: it does not tell.
+        """
+        ...
+
 
 def unknown_part(part: str, folder: Path, known: Iterable[str]) -> EngineError:
     """The error for a part that is not in ``folder``."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edgepipe.pipeline import cli, measure
+from edgepipe.pipeline import cli, measure, measure_decoder
 from edgepipe.pipeline.gates import Gate
 from edgepipe.pipeline.report import read_report
 
@@ -47,7 +47,7 @@ def no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     def time_decode(*arguments: Any) -> None:
         raise AssertionError("it measures")
 
-    monkeypatch.setattr(measure, "time_decode", time_decode)
+    monkeypatch.setattr(measure_decoder, "time_decode", time_decode)
 
 
 @pytest.mark.usefixtures("a_quiet_machine")

@@ -20,6 +20,7 @@ from edgepipe.runtimes.llm.spec import DecoderSpec
 
 Keys = tuple[str, ...]
 SPEC: Keys = ("components", "target", "spec")
+VISION = {"kind": "vision", "plan": "a.txt", "formats": {}}
 WRONG: list[Any] = [
     None,
     True,
@@ -121,7 +122,10 @@ def test_every_key_with_every_wrong_value(bundle: Path) -> None:
         (("components",), [], "components is [], expected a table"),
         (("components",), ..., "components is missing, expected a table"),
         (("components", "target"), "model", "components.target is 'model', expected a table"),
-        (("components", "vision"), {}, "components has 'vision'"),
+        (("components", "speech"), {}, "components has 'speech'"),
+        (("components", "vision"), {"kind": "decoder"}, "components.vision.kind is 'decoder'"),
+        (("components", "vision"), VISION | {"plan": "b.txt"}, "components.vision.plan is 'b.txt'"),
+        (("components", "vision"), VISION | {"formats": {"onnx": {"whole": 1}}}, "vision.formats.onnx.whole is 1"),
         (("components", "target", "kind"), "vision", "components.target.kind is 'vision'"),
         (("components", "target", "spec"), ..., "components.target.spec: it is None: expected a table"),
         ((*SPEC, "num_layers"), ..., "components.target.spec: num_layers is missing"),

@@ -64,7 +64,7 @@ def test_what_is_written_reads_back(recipe: Recipe) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, "target is missing: expected a table"),
+        ({}, "target is missing: expected a table, or one called vision"),
         ({"target": {}}, "target.source is missing: expected text in quotes"),
         ({"target": "x"}, "target is 'x': expected a table"),
         ({"target": {"source": 1}}, "target.source is 1: expected text in quotes"),
@@ -73,7 +73,10 @@ def test_what_is_written_reads_back(recipe: Recipe) -> None:
             "unknown key target.block_sise: did you mean target.block_size?",
         ),
         ({"target": {"source": "x"}, "draught": {}}, "unknown key draught: did you mean draft?"),
-        ({"target": {"source": "x"}, "zzz": 1}, "unknown key zzz: expected one of target, draft, validate, formats"),
+        (
+            {"target": {"source": "x"}, "zzz": 1},
+            "unknown key zzz: expected one of target, draft, validate, formats, vision",
+        ),
         ({"target": {"source": "x", "block_size": "32"}}, "target.block_size is '32': expected a whole number"),
         ({"target": {"source": "x", "block_size": True}}, "target.block_size is True: expected a whole number"),
         ({"target": {"source": "x", "block_size": 33}}, "target.block_size is 33: expected one of 32, 64, 128"),

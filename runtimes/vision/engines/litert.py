@@ -11,12 +11,14 @@ import numpy as np
 
 from edgepipe.errors import EngineError, MissingExtra
 from edgepipe.runtimes.vision.engine import SPLIT, WHOLE, check_input, damaged, first_line, unknown_part
+from edgepipe.runtimes.vision.engines.litert_memory import arena_bytes
 
 
 class _Part(NamedTuple):
     shape: tuple[int, ...]
     dtype: np.dtype
     run: Callable[[np.ndarray], np.ndarray]
+    arena_bytes: Callable[[], int]
 
 
 FILES = {WHOLE: "model.tflite", SPLIT: "model.split.tflite"}
@@ -45,14 +47,23 @@ class LiteRTEngine:
 
     def run(self, part: str, image: np.ndarray) -> np.ndarray:
         """Run ``part`` on ``image``; see `edgepipe.runtimes.vision.engine.Engine.run`."""
-        if part not in self._parts:
-            self._parts[part] = self._load(part)
-        loaded = self._parts[part]
+        loaded = self._part(part)
         check_input(part, image, loaded.shape, loaded.dtype)
         try:
             return loaded.run(image)
         except (RuntimeError, ValueError) as error:
             raise EngineError(f"LiteRT failed on {part}: {first_line(error)}") from error
+
+    def activation_bytes(self, part: str) -> int:
+        """Bytes of the arena of a part that has run; see `edgepipe.runtimes.vision.engine.Engine.activation_bytes`."""
+        if not self.exact:
+            raise EngineError("XNNPACK, in LiteRT, does not tell its memory: it is known of the reference kernels")
+        return self._part(part).arena_bytes()
+
+    def _part(self, part: str) -> _Part:
+        if part not in self._parts:
+            self._parts[part] = self._load(part)
+        return self._parts[part]
 
     def _load(self, part: str) -> _Part:
         if part in FILES and (self.folder / FILES[part]).is_file():
@@ -79,7 +90,8 @@ class LiteRTEngine:
             interpreter.invoke()
             return interpreter.get_tensor(result["index"])
 
-        return _Part(tuple(entry["shape"].tolist()), np.dtype(entry["dtype"]), run)
+        shape, dtype = tuple(entry["shape"].tolist()), np.dtype(entry["dtype"])
+        return _Part(shape, dtype, run, lambda: arena_bytes(interpreter, 0, path))
 
     def _signature(self, part: str) -> _Part:
         """One of the streamed file's graphs."""
@@ -87,7 +99,10 @@ class LiteRTEngine:
         ((name, entry),) = runner.get_input_details().items()
         (output,) = runner.get_output_details()
         return _Part(
-            tuple(entry["shape"].tolist()), np.dtype(entry["dtype"]), lambda image: runner(**{name: image})[output]
+            shape=tuple(entry["shape"].tolist()),
+            dtype=np.dtype(entry["dtype"]),
+            run=lambda image: runner(**{name: image})[output],
+            arena_bytes=lambda: arena_bytes(self._streamed, runner._subgraph_index, self.folder / STREAMED),
         )
 
     def _open(self, path: Path) -> Any:

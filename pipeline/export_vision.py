@@ -1,0 +1,152 @@
+"""The vision model of a bundle: read or trained, planned, split, written for every engine, validated."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from edgepipe.devices.probes import peak_rss_bytes
+from edgepipe.exporters.sources.weights import SourceInfo
+from edgepipe.exporters.vision.calibration import Normalization
+from edgepipe.exporters.vision.graph import Graph
+from edgepipe.exporters.vision.patch_split import join, split
+from edgepipe.exporters.vision.patches import SplitModel
+from edgepipe.exporters.vision.source import VisionSource, open_vision
+from edgepipe.pipeline.bundle import sha256
+from edgepipe.pipeline.bundle_writer import BundleDraft
+from edgepipe.pipeline.validate_vision import probe_images, validate_vision
+from edgepipe.pipeline.vision_plan import choose_plan, device_plan
+from edgepipe.pipeline.vision_recipe import VisionRecipe
+from edgepipe.pipeline.vision_reference import write_reference
+from edgepipe.runtimes.vision.engine import SPLIT, TAIL, WHOLE
+from edgepipe.runtimes.vision.engines.litert import FILES, STREAMED, LiteRTEngine
+from edgepipe.runtimes.vision.plan import write_plan
+
+Progress = Callable[[float, str], None]
+
+
+def export_vision(recipe: VisionRecipe, draft: BundleDraft, check: bool, progress: Progress) -> None:
+    """Write the model into the draft's folder ``vision``, and what there is to say of it into its manifest.
+
+    Raises:
+        DoesNotFit: no plan fits the recipe's budget.
+        UnsupportedModel: the model cannot be taken as it is.
+        RecipeError: the recipe does not fit the model.
+        ValidationFailed: the split model differs from the whole one, or an engine strays too far.
+    """
+    started = time.monotonic()
+    progress(0.0, "read the model")
+    normalization = None if recipe.mean is None or recipe.std is None else Normalization(recipe.mean, recipe.std)
+    source = open_vision(
+        recipe.source,
+        weights=None if recipe.weights is None else Path(recipe.weights),
+        calibration=None if recipe.calibration is None else Path(recipe.calibration),
+        normalization=normalization,
+        seed=recipe.seed,
+    )
+    progress(0.4, "plan")
+    chosen, sram_bytes = choose_plan(source.graph, recipe)
+    model = None if chosen.patches is None else split(source.graph, chosen.patches)
+    plan = device_plan(source, recipe, chosen, model, sram_bytes)
+    folder = draft.folder / "vision"
+    folder.mkdir()
+    write_plan(plan, folder / "plan.json")
+    formats = {}
+    for index, name in enumerate(recipe.formats):
+        progress(0.5 + 0.3 * index / len(recipe.formats), f"write {name}")
+        files = WRITERS[name](source.graph, model, folder / name)
+        formats[name] = {part: path.relative_to(draft.folder).as_posix() for part, path in files.items()}
+    images = probe_images(source, plan)
+    if check:
+        progress(0.8, "validate")
+        with _reference(source.graph, model, folder) as reference:
+            found = validate_vision(reference, folder, plan, images, recipe.formats)
+        draft.manifest["validation"]["vision"] = found
+    write_reference(draft.folder / "reference" / "vision.npz", folder, plan, images, recipe.formats)
+    draft.manifest["components"]["vision"] = {
+        "kind": "vision",
+        "source": asdict(_info(recipe, source)),
+        "plan": "vision/plan.json",
+        "input": list(plan.input.shape),
+        "grid": list(plan.grid),
+        "memory": asdict(plan.memory),
+        "formats": formats,
+        "export": {
+            "seconds": round(time.monotonic() - started, 3),
+            "peak_rss_bytes": peak_rss_bytes(),
+            "notes": [*source.notes, *_plan_notes(model)],
+        },
+    }
+
+
+def write_tflite_files(graph: Graph, model: SplitModel | None, folder: Path) -> dict[str, Path]:
+    """The whole model; split, as one graph that takes its place; and streamed, a signature for each part."""
+    from edgepipe.exporters.vision.write_tflite import write_tflite
+
+    folder.mkdir()
+    write_tflite({WHOLE: graph}, folder / FILES[WHOLE])
+    if model is None:
+        return {WHOLE: folder / FILES[WHOLE]}
+    write_tflite({SPLIT: join(model)}, folder / FILES[SPLIT])
+    write_tflite({**model.tile_graphs, TAIL: model.tail}, folder / STREAMED)
+    return {WHOLE: folder / FILES[WHOLE], SPLIT: folder / FILES[SPLIT], "streamed": folder / STREAMED}
+
+
+def write_onnx_files(graph: Graph, model: SplitModel | None, folder: Path) -> dict[str, Path]:
+    """A file for the whole model and for each part of the streamed one."""
+    from edgepipe.exporters.vision.write_onnx import write_onnx
+
+    folder.mkdir()
+    files = {part: folder / f"{part}.onnx" for part in _parts(graph, model)}
+    for part, part_graph in _parts(graph, model).items():
+        write_onnx(part_graph, files[part])
+    return files
+
+
+def write_executorch_files(graph: Graph, model: SplitModel | None, folder: Path) -> dict[str, Path]:
+    """One program, with a method for the whole model and for each part of the streamed one."""
+    from edgepipe.exporters.vision.write_executorch import write_executorch
+
+    folder.mkdir()
+    write_executorch(_parts(graph, model), folder / "model.pte")
+    return {"methods": folder / "model.pte"}
+
+
+@contextmanager
+def _reference(graph: Graph, model: SplitModel | None, folder: Path) -> Iterator[LiteRTEngine]:
+    """The model in LiteRT's reference kernels, also where TFLite is no part of the bundle."""
+    if (folder / "tflite").is_dir():
+        yield LiteRTEngine(folder, exact=True)
+        return
+    with tempfile.TemporaryDirectory() as other:
+        write_tflite_files(graph, model, Path(other) / "tflite")
+        yield LiteRTEngine(Path(other), exact=True)
+
+
+WRITERS: Mapping[str, Callable[[Graph, SplitModel | None, Path], dict[str, Path]]] = {
+    "tflite": write_tflite_files,
+    "onnx": write_onnx_files,
+    "executorch": write_executorch_files,
+}
+
+
+def _parts(graph: Graph, model: SplitModel | None) -> dict[str, Graph]:
+    return {WHOLE: graph} if model is None else {WHOLE: graph, **model.tile_graphs, TAIL: model.tail}
+
+
+def _info(recipe: VisionRecipe, source: VisionSource) -> SourceInfo:
+    """Where the model comes from, with hashes of the files it was read from."""
+    read = [Path(name) for name in (recipe.source.partition(":")[0], recipe.weights) if name]
+    files = {path.name: sha256(path) for path in read if path.is_file()}
+    kind = Path(recipe.source).suffix.removeprefix(".").partition(":")[0] or "built-in"
+    return SourceInfo(kind, source.name, licence=source.licence, files=files, notes=source.notes)
+
+
+def _plan_notes(model: SplitModel | None) -> list[str]:
+    if model is None:
+        return ["Runs as a whole: it fits the memory it was planned for, or cannot be split."]
+    return []

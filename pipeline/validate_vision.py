@@ -1,0 +1,126 @@
+"""Does a split model compute what the whole one does, and how far do other engines stray from the reference?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgepipe.errors import ValidationFailed
+from edgepipe.exporters.vision.source import VisionSource
+from edgepipe.lazy import load
+from edgepipe.pipeline.vision_session import ENGINE_OF
+from edgepipe.runtimes.vision.engine import SPLIT, TAIL, Engine
+from edgepipe.runtimes.vision.engines import ENGINES
+from edgepipe.runtimes.vision.patch_stream import run_stage, run_streamed, run_whole
+from edgepipe.runtimes.vision.plan import TensorFormat, VisionPlan
+
+# Calibration images looked at; each costs a few inferences in LiteRT's slow reference kernels.
+MAX_SAMPLES = 4
+
+# Engines round otherwise than the reference. Where they choose another class on more images than this, it is an error.
+MIN_TOP1_AGREEMENT = 0.75
+
+
+def probe_images(source: VisionSource, plan: VisionPlan) -> list[np.ndarray]:
+    """Images ``[1, H, W, C]`` of codes: a few that the model was calibrated with, noise, and the extremes."""
+    generator = np.random.default_rng(0)
+    shape, dtype = plan.input.shape, np.dtype(plan.input.dtype)
+    lowest, highest = (0, 1) if dtype == np.float32 else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    samples = [_codes(plan.input, sample) for sample in source.samples[:MAX_SAMPLES]]
+    noise = generator.uniform(lowest, highest, shape)
+    mixed = generator.choice([lowest, highest], shape)
+    flat = [np.full(shape, value) for value in (lowest, highest)]
+    extremes = (noise if dtype == np.float32 else noise.round(), mixed, *flat)
+    return [*samples, *(image.astype(dtype) for image in extremes)]
+
+
+def validate_vision(
+    reference: Engine, folder: Path, plan: VisionPlan, images: Sequence[np.ndarray], formats: Sequence[str]
+) -> dict[str, Any]:
+    """Compare what a bundle's ``vision`` folder holds with the whole model in LiteRT's reference kernels.
+
+    Args:
+        reference: `LiteRTEngine` with its exact kernels, over all three TFLite files.
+        folder, plan, formats: what was exported.
+        images: as `probe_images` gives them.
+
+    Returns:
+        Under ``split``: ``images`` and ``differing_bytes``, those of the split graph and of the stream together. Under
+        the name of each format but TFLite: ``images``, ``max_stage_difference``, ``differing_stage_share``,
+        ``max_output_difference`` (codes, or real values where they are floating-point) and ``top1_agreement``. What
+        there is not (no stage, no classes) is None.
+
+    Raises:
+        ValidationFailed: a byte of the split model differs, or another engine chooses other classes.
+    """
+    expected = [run_whole(reference, plan, image) for image in images]
+    found: dict[str, Any] = {}
+    if plan.stage is not None:
+        found["split"] = _split_against_whole(reference, plan, images, expected)
+    for name in formats:
+        if name != "tflite":
+            engine = load(ENGINES[ENGINE_OF[name]])(folder)
+            found[name] = _against_reference(name, engine, reference, plan, images, expected)
+    return found
+
+
+def _split_against_whole(
+    reference: Engine, plan: VisionPlan, images: Sequence[np.ndarray], expected: Sequence[np.ndarray]
+) -> dict[str, Any]:
+    differing = 0
+    for image, whole in zip(images, expected, strict=True):
+        for other in (reference.run(SPLIT, image), run_streamed(reference, plan, image)):
+            differing += int(np.count_nonzero(other.view(np.uint8) != whole.view(np.uint8)))
+    if differing:
+        raise ValidationFailed(
+            f"split, the model gives {differing} other bytes than whole on {len(images)} images, expected 0: "
+            "this is a fault of edgepipe, please report it"
+        )
+    return {"images": len(images), "differing_bytes": differing}
+
+
+def _against_reference(
+    name: str,
+    engine: Engine,
+    reference: Engine,
+    plan: VisionPlan,
+    images: Sequence[np.ndarray],
+    expected: Sequence[np.ndarray],
+) -> dict[str, Any]:
+    stages, outputs, agreeing = [], [], []
+    for image, whole in zip(images, expected, strict=True):
+        if plan.stage is None:
+            output = run_whole(engine, plan, image)
+        else:
+            stage = run_stage(engine, plan, image)
+            stages.append(_difference(stage, run_stage(reference, plan, image)))
+            output = engine.run(TAIL, stage)
+        outputs.append(_difference(output, whole).max())
+        agreeing.append(whole.flat[output.argmax()] == whole.max())  # classes that tie are all the first
+    agreement = float(np.mean(agreeing)) if plan.num_classes else None
+    if agreement is not None and agreement < MIN_TOP1_AGREEMENT:
+        raise ValidationFailed(
+            f"vision, {name}: the class is that of the reference on {agreement:.0%} of {len(images)} images, expected "
+            f"{MIN_TOP1_AGREEMENT:.0%}: leave out --formats {name}, or give images with --calibration"
+        )
+    return {
+        "images": len(images),
+        "max_stage_difference": float(np.max(stages)) if stages else None,
+        "differing_stage_share": float(np.mean([stage > 0 for stage in stages])) if stages else None,
+        "max_output_difference": float(np.max(outputs)),
+        "top1_agreement": agreement,
+    }
+
+
+def _difference(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return np.abs(one.astype(np.float64) - other.astype(np.float64))
+
+
+def _codes(image: TensorFormat, real: np.ndarray) -> np.ndarray:
+    if image.scale is None or image.zero_point is None:
+        return real.astype(image.dtype)
+    limits = np.iinfo(image.dtype)
+    return np.clip(np.rint(real / image.scale) + image.zero_point, limits.min, limits.max).astype(image.dtype)

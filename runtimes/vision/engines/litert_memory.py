@@ -1,0 +1,54 @@
+"""How much memory LiteRT takes for the activations of one graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from edgepipe.errors import EngineError
+
+MAPPINGS = Path("/proc/self/maps")
+
+
+def arena_bytes(interpreter: Any, subgraph: int, model: Path) -> int:
+    """From the first to the last byte of the tensors that lie in an allocated graph's arena, scratch included.
+
+    Weights lie elsewhere: where the kernel has mapped the file ``model``.
+
+    Raises:
+        EngineError: the mappings cannot be read, or the interpreter does not tell where its tensors lie.
+    """
+    weights = _mapped(model)
+    begin, end = [], []
+    try:
+        for details in interpreter.get_tensor_details(subgraph):
+            try:
+                tensor = interpreter._interpreter.tensor(interpreter, details["index"], subgraph)
+            except ValueError:  # never allocated
+                continue
+            address = tensor.__array_interface__["data"][0]
+            if tensor.nbytes and not any(first <= address < last for first, last in weights):
+                begin.append(address)
+                end.append(address + tensor.nbytes)
+    except (AttributeError, TypeError) as error:  # tflite-runtime, whose interpreter says less
+        raise EngineError("this LiteRT does not tell where its tensors lie: pip install ai-edge-litert") from error
+    if not begin:
+        raise EngineError(f"{model}: this graph has no memory before it has run")
+    return max(end) - min(begin)
+
+
+def _mapped(file: Path) -> list[tuple[int, int]]:
+    """Addresses at which ``file`` is mapped into this process."""
+    found = []
+    try:
+        lines = MAPPINGS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise EngineError(f"{MAPPINGS} cannot be read ({error.strerror}): only Linux and Android have it") from error
+    for line in lines:
+        addresses, *_, path = line.split(maxsplit=5) if line.count(" ") >= 5 else (line, "")
+        if path == str(file.resolve()):
+            first, last = (int(part, 16) for part in addresses.split("-"))
+            found.append((first, last))
+    if not found:
+        raise EngineError(f"{file} is not mapped into memory: LiteRT has read it instead")
+    return found
