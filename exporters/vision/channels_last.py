@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import fx
@@ -31,16 +32,19 @@ def prefer_channels_last(module: fx.GraphModule) -> None:
 
 
 def _pad(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    image, pads, *how = node.args
+    arguments: tuple[Any, ...] = node.args
+    image, pads, *how = arguments
     if len(pads) > 4 or (how and isinstance(how[0], str) and how[0] != "constant"):
         return None
     channels_last = module.graph.call_function(_aten.permute.default, (image, _TO_NHWC))
-    padded = module.graph.call_function(node.target, (channels_last, [0, 0, *pads], *how), dict(node.kwargs))
+    padding: Any = node.target
+    padded = module.graph.call_function(padding, (channels_last, [0, 0, *pads], *how), dict(node.kwargs))
     return module.graph.call_function(_aten.permute.default, (padded, _TO_NCHW))
 
 
 def _mean(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    image, axes, *rest = node.args
+    arguments: tuple[Any, ...] = node.args
+    image, axes, *rest = arguments
     if sorted(axis % 4 for axis in axes) != [2, 3]:
         return None
     pooled = module.graph.call_function(_aten.adaptive_avg_pool2d.default, (image, [1, 1]))
@@ -50,20 +54,22 @@ def _mean(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 def _flatten(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     """Flatten rows, columns, channels in this order, and let the columns of the linear layers follow."""
-    shape = tuple(node.args[0].meta["val"].shape)
+    image: Any = node.args[0]
+    shape = tuple(image.meta["val"].shape)
     if tuple(node.meta["val"].shape) != (shape[0], shape[1] * shape[2] * shape[3]) or shape[2] * shape[3] == 1:
         return None
     linears = _linear_users(node)
     if linears is None:
         return None
     for linear in linears:
-        weights = _parameter(module, linear.args[1])
-        name = f"{linear.args[1].target}_channels_last".replace(".", "_")
+        parameter: Any = linear.args[1]
+        weights = _parameter(module, parameter)
+        name = f"{parameter.target}_channels_last".replace(".", "_")
         reordered = weights.detach().reshape(-1, *shape[1:]).permute(0, 2, 3, 1).reshape(weights.shape)
         module.register_parameter(name, torch.nn.Parameter(reordered.contiguous(), requires_grad=False))
         with module.graph.inserting_before(linear):
             linear.update_arg(1, module.graph.get_attr(name))
-    channels_last = module.graph.call_function(_aten.permute.default, (node.args[0], _TO_NHWC))
+    channels_last = module.graph.call_function(_aten.permute.default, (image, _TO_NHWC))
     return module.graph.call_function(_aten.reshape.default, (channels_last, [shape[0], -1]))
 
 
@@ -71,7 +77,8 @@ def _linear_users(node: fx.Node) -> list[fx.Node] | None:
     """The linear layers that alone read ``node``, maybe through dropouts; None if something else reads it."""
     linears: list[fx.Node] = []
     for user in node.users:
-        if user.target is _aten.linear.default and user.args[0] is node and user.args[1].op == "get_attr":
+        parameter: Any = user.args[1] if len(user.args) > 1 else None
+        if user.target is _aten.linear.default and user.args[0] is node and parameter.op == "get_attr":
             linears.append(user)
         elif user.target is _aten.dropout.default:
             below = _linear_users(user)

@@ -153,11 +153,11 @@ def _from_built_in(reference: str, weights: Path | None, images: Calibration) ->
 
 
 def _from_digits(seed: int) -> VisionSource:
-    from edgepipe.exporters.vision.digits import train_digits
+    from edgepipe.exporters.vision.digits import LABELS, LICENCE, calibration_images, train_digits
 
-    trained = train_digits(seed)
-    graph = _quantize(trained.model, "digits", trained.samples, Normalization())
-    return VisionSource(graph, "digits", trained.licence, trained.labels, trained.notes, trained.samples)
+    samples = calibration_images()
+    graph = _quantize(train_digits(seed), "digits", samples, Normalization())
+    return VisionSource(graph, "digits", LICENCE, LABELS, (f"Trained at export (seed {seed}).",), samples)
 
 
 def _from_torch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import torch
@@ -26,6 +27,8 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
 
             return load_file(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UnsupportedModel(f"{path} holds more than tensors, or is damaged: expected a state dict") from error
     except Exception as error:  # unpickling can raise almost anything
         raise UnsupportedModel(f"{path} cannot be read as a state dict ({one_line(error)})") from error
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):

@@ -23,7 +23,9 @@ class SameConv2d(nn.Conv2d):
     def forward(self, image: Tensor) -> Tensor:
         top, bottom = same_pads(image.shape[2], self.kernel_size[0], self.stride[0])
         left, right = same_pads(image.shape[3], self.kernel_size[1], self.stride[1])
-        return super().forward(functional.pad(image, (left, right, top, bottom)))
+        if top != bottom or left != right:
+            image, top, left = functional.pad(image, (left, right, top, bottom)), 0, 0
+        return functional.conv2d(image, self.weight, self.bias, self.stride, (top, left), groups=self.groups)
 
 
 def conv_block(
