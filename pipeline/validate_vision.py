@@ -49,9 +49,10 @@ def validate_vision(
 
     Returns:
         Under ``split``: ``images`` and ``differing_bytes``, those of the split graph and of the stream together. Under
-        the name of each format but TFLite: ``images``, ``max_stage_difference``, ``differing_stage_share``,
-        ``max_output_difference`` (codes, or real values where they are floating-point) and ``top1_agreement``. What
-        there is not (no stage, no classes) is None.
+        the name of each format but TFLite: ``images``; ``max_stage_difference`` and ``differing_stage_share``, of the
+        stitched tiles; ``max_split_difference``, of the outputs patch by patch and at once, both in that engine;
+        ``max_output_difference`` and ``top1_agreement``. Differences are in codes, or real values where the tensor is
+        floating-point. What there is not (no stage, no classes) is None.
 
     Raises:
         ValidationFailed: a byte of the split model differs, or another engine chooses other classes.
@@ -90,7 +91,7 @@ def _against_reference(
     images: Sequence[np.ndarray],
     expected: Sequence[np.ndarray],
 ) -> dict[str, Any]:
-    stages, outputs, agreeing = [], [], []
+    stages, splits, outputs, agreeing = [], [], [], []
     for image, whole in zip(images, expected, strict=True):
         if plan.stage is None:
             output = run_whole(engine, plan, image)
@@ -98,6 +99,7 @@ def _against_reference(
             stage = run_stage(engine, plan, image)
             stages.append(_difference(stage, run_stage(reference, plan, image)))
             output = engine.run(TAIL, stage)
+            splits.append(_difference(output, run_whole(engine, plan, image)).max())
         outputs.append(_difference(output, whole).max())
         agreeing.append(whole.flat[output.argmax()] == whole.max())  # classes that tie are all the first
     agreement = float(np.mean(agreeing)) if plan.num_classes else None
@@ -110,6 +112,7 @@ def _against_reference(
         "images": len(images),
         "max_stage_difference": float(np.max(stages)) if stages else None,
         "differing_stage_share": float(np.mean([stage > 0 for stage in stages])) if stages else None,
+        "max_split_difference": float(np.max(splits)) if splits else None,
         "max_output_difference": float(np.max(outputs)),
         "top1_agreement": agreement,
     }

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -13,6 +10,7 @@ import numpy as np
 
 from edgepipe.errors import EngineError, MissingExtra
 from edgepipe.runtimes.vision.engine import check_input, damaged, first_line, unknown_part
+from edgepipe.runtimes.vision.engines.quiet import quiet
 
 DTYPES = {0: np.uint8, 1: np.int8, 6: np.float32}  # by ExecuTorch's ScalarType
 
@@ -62,7 +60,7 @@ class ExecuTorchEngine:
         raise EngineError("XNNPACK, in ExecuTorch, does not tell its memory")
 
     def _set_threads(self, threads: int | None) -> None:
-        with _quiet():
+        with quiet():
             found = self._binding._threadpool_get_thread_count()
             if threads is not None and threads != found:
                 if _pool_users:
@@ -76,7 +74,7 @@ class ExecuTorchEngine:
         if not self.path.is_file():
             raise unknown_part(part, self.path.parent, ())
         try:
-            with _quiet():
+            with quiet():
                 if self._program is None:
                     self._program = self._open()
                 known = [self._program.get_method_name(index) for index in range(self._program.num_methods())]
@@ -106,16 +104,3 @@ def _binding() -> tuple[Any, Any]:
     except ImportError as error:
         raise MissingExtra("executorch", "executorch") from error
     return torch, _portable_lib
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Swallow what ExecuTorch logs to stderr meanwhile; what it raises says the same."""
-    with open(os.devnull, "wb") as nowhere:
-        terminal = os.dup(2)
-        try:
-            os.dup2(nowhere.fileno(), 2)
-            yield
-        finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)

@@ -12,6 +12,7 @@ import numpy as np
 from edgepipe.errors import EngineError, MissingExtra
 from edgepipe.runtimes.vision.engine import SPLIT, WHOLE, check_input, damaged, first_line, unknown_part
 from edgepipe.runtimes.vision.engines.litert_memory import arena_bytes
+from edgepipe.runtimes.vision.engines.quiet import quiet
 
 
 class _Part(NamedTuple):
@@ -62,7 +63,8 @@ class LiteRTEngine:
 
     def _part(self, part: str) -> _Part:
         if part not in self._parts:
-            self._parts[part] = self._load(part)
+            with quiet():
+                self._parts[part] = self._load(part)
         return self._parts[part]
 
     def _load(self, part: str) -> _Part:
@@ -79,10 +81,6 @@ class LiteRTEngine:
     def _main_graph(self, path: Path) -> _Part:
         """The first graph of a file, which need not have a signature."""
         interpreter = self._open(path)
-        try:
-            interpreter.allocate_tensors()
-        except RuntimeError as error:
-            raise damaged(path, error) from error
         (entry,), (result,) = interpreter.get_input_details(), interpreter.get_output_details()
 
         def run(image: np.ndarray) -> np.ndarray:
@@ -108,13 +106,15 @@ class LiteRTEngine:
     def _open(self, path: Path) -> Any:
         kinds = self._litert.OpResolverType
         try:
-            return self._litert.Interpreter(
+            interpreter = self._litert.Interpreter(
                 str(path),
                 num_threads=self.threads,
                 experimental_op_resolver_type=kinds.BUILTIN_REF if self.exact else kinds.AUTO,
             )
-        except ValueError as error:
+            interpreter.allocate_tensors()
+        except (RuntimeError, ValueError) as error:
             raise damaged(path, error) from error
+        return interpreter
 
 
 def _interpreters() -> Any:
