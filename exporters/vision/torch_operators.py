@@ -18,6 +18,7 @@ from edgepipe.errors import UnsupportedModel
 from edgepipe.exporters.vision import operators as op
 from edgepipe.exporters.vision.activation_range import activation_range
 from edgepipe.exporters.vision.graph import Quantization, Tensor
+from edgepipe.exporters.vision.nearest_neighbor import nearest_indices
 
 LOWEST, HIGHEST = -128, 127  # codes of an int8 activation
 
@@ -253,14 +254,5 @@ def _slice(data: torch.Tensor, operator: op.StridedSlice, order: Sequence[int]) 
 def _resize(operator: op.ResizeNearestNeighbor, image: Value) -> Value:
     codes = image.data
     for axis, size in zip((2, 3), operator.size, strict=True):
-        codes = codes.index_select(axis, torch.from_numpy(_nearest(operator, codes.shape[axis], size)))
+        codes = codes.index_select(axis, torch.tensor(nearest_indices(codes.shape[axis], size, operator)))
     return Value(codes, image.quantization)
-
-
-def _nearest(operator: op.ResizeNearestNeighbor, size: int, new_size: int) -> np.ndarray:
-    """int64 ``[new_size]``: the element that each new one copies (TFLite's reference ``ResizeNearestNeighbor``)."""
-    spread = operator.align_corners and new_size > 1
-    scale = np.float32(size - 1) / np.float32(new_size - 1) if spread else np.float32(size) / np.float32(new_size)
-    position = (np.arange(new_size, dtype=np.float32) + np.float32(0.5 * operator.half_pixel_centers)) * scale
-    nearest = np.floor(position + np.float32(0.5)) if operator.align_corners else np.floor(position)
-    return np.clip(nearest, 0, size - 1).astype(np.int64)

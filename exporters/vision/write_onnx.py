@@ -17,6 +17,7 @@ import numpy as np
 
 from edgepipe.errors import UnsupportedModel
 from edgepipe.exporters.vision.graph import Graph, Node, Quantization
+from edgepipe.exporters.vision.nearest_neighbor import nearest_indices
 from edgepipe.exporters.vision.onnx_graph import TO_CHANNELS_FIRST, QdqGraph, axis_first, quantization_of
 from edgepipe.exporters.vision.operators import (
     Activation,
@@ -217,16 +218,6 @@ def _resize(qdq: QdqGraph, node: Node, operator: ResizeNearestNeighbor) -> None:
         indices = qdq.integers(*nearest_indices(size, wanted, operator))
         codes = qdq.node("Gather", [codes, indices], qdq.graph.tensors[node.output].name, axis=axis)
     qdq.store_first(node.output, codes)
-
-
-def nearest_indices(size: int, wanted: int, operator: ResizeNearestNeighbor) -> list[int]:
-    """For each of ``wanted`` rows or columns, the one of ``size`` that TFLite copies (``GetNearestNeighbor``)."""
-    corners = operator.align_corners and wanted > 1
-    scale = np.float32(size - 1) / np.float32(wanted - 1) if corners else np.float32(size) / np.float32(wanted)
-    offset = np.float32(0.5 if operator.half_pixel_centers else 0)
-    positions = (np.arange(wanted, dtype=np.float32) + offset) * scale
-    nearest = np.floor(positions + np.float32(0.5)) if operator.align_corners else np.floor(positions)
-    return np.minimum(nearest.astype(np.int64), size - 1).tolist()
 
 
 def _softmax(qdq: QdqGraph, node: Node, operator: Softmax) -> None:
