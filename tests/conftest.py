@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 TINY_ARCHITECTURES = ("llama", "llama3_rope", "mistral", "qwen2", "qwen3")
@@ -210,3 +211,50 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run(build, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return next(output.glob("*.whl"))
+
+
+@pytest.fixture(scope="session")
+def tiny_vision(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An int8 .tflite of random weights: 24x20x3 images, convolutions and a residual, four classes."""
+    pytest.importorskip("ai_edge_litert")
+    from edgepipe.exporters.vision.graph import GraphBuilder, Quantization, Tensor
+    from edgepipe.exporters.vision.operators import Activation, Add, Conv2D, FullyConnected, Mean, Pads, Softmax
+    from edgepipe.exporters.vision.write_tflite import write_tflite
+
+    generator, builder = np.random.default_rng(11), GraphBuilder()
+
+    def constant(shape: tuple[int, ...], scale: float) -> int:
+        codes = generator.integers(-127, 128, shape, np.int8)
+        name = f"weights_{len(builder.tensors)}"
+        return builder.tensor(Tensor(name, shape, "int8", Quantization((scale,), (0,)), codes))
+
+    def conv(x: int, channels: int, stride: int) -> int:
+        weights = constant((channels, 3, 3, builder.tensors[x].shape[3]), 0.004)
+        operator = Conv2D((3, 3), (stride, stride), Pads(1, 1, 1, 1), Activation.RELU6)
+        name = f"conv_{len(builder.tensors)}"
+        return builder.node(operator, [x, weights], name, "int8", Quantization((6 / 255,), (-128,)))
+
+    image = builder.tensor(Tensor("image", (1, 24, 20, 3), "int8", Quantization((1 / 127,), (-1,))))
+    x = conv(image, 8, 1)
+    x = builder.node(Add(), [x, conv(x, 8, 1)], "sum", "int8", Quantization((12 / 255,), (-128,)))
+    x = conv(x, 12, 2)
+    x = builder.node(Mean((1, 2)), [x], "mean", "int8", Quantization((4 / 255,), (-128,)))
+    x = builder.node(FullyConnected(), [x, constant((4, 12), 0.02)], "logits", "int8", Quantization((0.06,), (0,)))
+    x = builder.node(Softmax(), [x], "scores", "int8", Quantization((1 / 256,), (-128,)))
+    path = tmp_path_factory.mktemp("tiny_vision") / "tiny.tflite"
+    write_tflite({"main": builder.build([image], [x])}, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def vision_bundle(tiny_vision: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of `tiny_vision` alone, in TFLite and ONNX, split for 15 KiB of SRAM. Do not write into it."""
+    pytest.importorskip("onnx")
+    from edgepipe.pipeline.export import export
+    from edgepipe.pipeline.recipe import Recipe
+    from edgepipe.pipeline.vision_recipe import VisionRecipe
+
+    folder = tmp_path_factory.mktemp("vision")
+    (folder / "labels.txt").write_text("ant\nbee\ncat\ndog\n")
+    recipe = VisionRecipe(str(tiny_vision), labels=str(folder / "labels.txt"), sram="15K")
+    return export(Recipe(vision=recipe), folder / "bundle").folder

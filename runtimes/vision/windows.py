@@ -86,7 +86,8 @@ class _Rows:
             self._next()
         self.begin = begin
         while self.end < end:
-            self.band[0, self.end - begin] = self._next()
+            place = self.end - begin
+            self.band[0, place] = self._next()
         return self.band[:, : end - begin]
 
     def finish(self) -> None:
