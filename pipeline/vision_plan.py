@@ -64,19 +64,13 @@ def device_plan(
 
     Raises:
         UnsupportedModel: the model has several outputs.
-        RecipeError: there are more labels than classes, or fewer, or they cannot be read; a mean or std of too few.
+        RecipeError: there are more labels than classes, or fewer, or they cannot be read.
     """
     graph = source.graph
     if len(graph.outputs) != 1:
         raise UnsupportedModel(f"{source.name} has {len(graph.outputs)} outputs: expected one")
     image, output = (_format(graph.tensors[index]) for index in (graph.inputs[0], graph.outputs[0]))
-    channels = image.shape[3]
     mean, std = recipe.mean, recipe.std
-    for name, values in (("mean", mean), ("std", std)):
-        if values is not None and len(values) not in (1, channels):
-            raise RecipeError(
-                f"{name} has {len(values)} values: the image has {channels} channels, give 1 or {channels}"
-            )
     if mean is None and Path(recipe.source).suffix.lower() != ".tflite":
         mean, std = (0.0,), (1.0,)  # What `open_vision` takes the model to expect.
     plan = device.VisionPlan(

@@ -11,15 +11,15 @@ MAPPINGS = Path("/proc/self/maps")
 
 
 def arena_bytes(interpreter: Any, subgraph: int, model: Path) -> int:
-    """From the first to the last byte of the tensors that lie in an allocated graph's arena, scratch included.
+    """Bytes in which the tensors of an allocated graph lie, scratch included; what tensors share counts once.
 
-    Weights lie elsewhere: where the kernel has mapped the file ``model``.
+    Weights do not count: they lie where the kernel has mapped the file ``model``.
 
     Raises:
         EngineError: the mappings cannot be read, or the interpreter does not tell where its tensors lie.
     """
     weights = _mapped(model)
-    begin, end = [], []
+    places = []
     try:
         for details in interpreter.get_tensor_details(subgraph):
             try:
@@ -28,13 +28,16 @@ def arena_bytes(interpreter: Any, subgraph: int, model: Path) -> int:
                 continue
             address = tensor.__array_interface__["data"][0]
             if tensor.nbytes and not any(first <= address < last for first, last in weights):
-                begin.append(address)
-                end.append(address + tensor.nbytes)
+                places.append((address, address + tensor.nbytes))
     except (AttributeError, TypeError) as error:  # tflite-runtime, whose interpreter says less
         raise EngineError("this LiteRT does not tell where its tensors lie: pip install ai-edge-litert") from error
-    if not begin:
+    if not places:
         raise EngineError(f"{model}: this graph has no memory before it has run")
-    return max(end) - min(begin)
+    total, covered = 0, 0
+    for begin, end in sorted(places):
+        total += max(0, end - max(begin, covered))
+        covered = max(covered, end)
+    return total
 
 
 def _mapped(file: Path) -> list[tuple[int, int]]:
