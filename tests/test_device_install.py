@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -131,6 +132,29 @@ def test_it_measures(device: Device, tiny_bundle: Path, tmp_path: Path) -> None:
     assert report == json.loads(done.stdout)
     assert [len(prompt["measured"]["samples"]) for prompt in report["prompts"]] == [2]
     assert (tmp_path / "report" / "report.md").is_file()
+
+
+def test_it_runs_images_in_the_engine_that_it_has(device: Device, vision_bundle: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "image.npy", np.random.default_rng(0).integers(0, 256, (24, 20, 3), np.uint8))
+    there = device.edgepipe("run", vision_bundle, "--image", tmp_path / "image.npy", "--json")
+    assert (there.returncode, there.stderr) == (0, "")
+    here = [sys.executable, "-m", "edgepipe", "run", str(vision_bundle), "--image", str(tmp_path / "image.npy")]
+    ours = json.loads(subprocess.run([*here, "--engine", "onnx", "--json"], capture_output=True, check=True).stdout)
+    theirs = json.loads(there.stdout)
+    assert theirs["engine"] == "onnx"
+    assert theirs["output"] == ours["output"]
+    verified = device.edgepipe("run", vision_bundle, "--verify")
+    assert (verified.returncode, verified.stderr) == (0, "")
+    done = device.edgepipe("measure", vision_bundle, "-o", tmp_path / "report", "--repeats", "2", "--json")
+    assert done.returncode in (0, 5), done.stderr
+    assert json.loads(done.stdout)["vision"]["engine"] == "onnx"
+
+
+def test_images_say_what_to_install(device: Device, vision_bundle: Path) -> None:
+    for extra, flags in (("vision", ["image.png"]), ("litert", ["image.npy", "--engine", "litert"])):
+        done = device.edgepipe("run", vision_bundle, "--image", *flags)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert re.fullmatch(rf"error: .+ is not installed: pip install 'edgepipe\[{extra}\]'\n", done.stderr)
 
 
 def test_export_says_what_to_install(device: Device, tmp_path: Path) -> None:
