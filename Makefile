@@ -8,7 +8,7 @@ PACKAGES := pipeline exporters runtimes devices
 STORY := The engineer opens the box. The engineer takes the board out of the box. The engineer puts the board on the \
 	table. The engineer connects the board to the computer. The engineer loads the program into the board.
 
-.PHONY: help setup demo test test-slow test-all lint format clean distclean
+.PHONY: help setup demo demo-text demo-image test test-slow test-all lint format clean distclean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z%-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -23,13 +23,22 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@
 
-demo: $(INSTALLED) ## export SmolLM2-135M, let it answer, measure it
+demo: demo-text demo-image ## export, run and measure a language model, then a vision model
+
+demo-text: $(INSTALLED) ## export SmolLM2-135M, let it answer, measure it
 	@$(BIN)/edgepipe run build/demo --verify 2>/dev/null \
 		|| $(BIN)/edgepipe export --target smollm2-135m -o build/demo --force
 	$(BIN)/edgepipe run build/demo "What is photosynthesis?" --policy h2o --budget 96 --max-new-tokens 150
 	$(BIN)/edgepipe run build/demo "Rewrite this text in the past tense: $(STORY)" --policy h2o --budget 96
 	$(BIN)/edgepipe measure build/demo --policy h2o --budget 256 --against plain -o build/report \
 		|| test $$? -eq 5  # the machine is not quiet: the report says so
+
+demo-image: $(INSTALLED) ## train a reader of digits, fit it into 32 KiB, let it read one, measure it
+	@$(BIN)/edgepipe run build/digits --verify 2>/dev/null \
+		|| $(BIN)/edgepipe export --vision digits --sram 32K -o build/digits --force
+	$(BIN)/python examples/draw_digit.py 4 build/four.png
+	$(BIN)/edgepipe run build/digits --image build/four.png
+	$(BIN)/edgepipe measure build/digits -o build/report-digits || test $$? -eq 5
 
 test: lint ## lint, then the tests that are quick
 	$(BIN)/pytest
