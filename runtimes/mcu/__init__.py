@@ -1,0 +1,1 @@
+"""C sources for microcontrollers: the int8 kernels that generated firmware calls."""
