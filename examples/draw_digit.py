@@ -1,6 +1,6 @@
 """Draw a digit with a thick pen, as an image for `edgepipe run BUNDLE --image`.
 
-    python examples/draw_digit.py 4 four.png
+python examples/draw_digit.py 4 four.png
 """
 
 from __future__ import annotations
