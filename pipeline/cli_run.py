@@ -186,7 +186,7 @@ def _image(bundle: Bundle, image: Path, flags: dict[str, Any], whole: bool, exac
         shape = "x".join(map(str, found.output.shape))
         click.echo(f"{shape} values from {found.output.min():g} to {found.output.max():g}: --json prints them")
     patches = "at once" if found.grid == (1, 1) else f"in {found.grid[0]}x{found.grid[1]} patches"
-    click.echo(f"{found.engine}, {patches}, {found.run_ms:.1f} ms", err=True)
+    click.echo(f"{found.engine}, {patches}, {found.run_ms:.1f} ms with loading", err=True)
     return 0
 
 

@@ -69,8 +69,10 @@ def read_image(path: Path, preprocessing: Preprocessing) -> np.ndarray:
         MissingExtra: it is an image file, and Pillow is not installed.
     """
     if path.suffix.lower() == ".npy":
-        array = _read_array(path)
-        return preprocessing(array[np.newaxis] if array.ndim == 3 else array)
+        array, shape = _read_array(path), preprocessing.format.shape
+        if array.shape not in (shape, shape[1:]):
+            raise ImageError(f"{path} has shape {array.shape}: the model takes {shape[1:]}, rows, columns and channels")
+        return preprocessing(array.reshape(shape))
     return preprocessing(read_pixels(path, preprocessing.format.shape[1:]))[np.newaxis]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import sys
 import zlib
@@ -34,6 +35,13 @@ def png(width: int, height: int) -> bytes:
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     pixels = chunk(b"IDAT", zlib.compress(b""))
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + pixels + chunk(b"IEND", b"")
+
+
+def npy(shape: tuple[int, ...]) -> bytes:
+    """A .npy file that claims a shape and has no elements."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    return file.getvalue()
 
 
 def test_pixels_of_the_models_size_are_codes(tmp_path: Path) -> None:
@@ -133,6 +141,8 @@ def jpeg(path: Path) -> bytes:
         ("bare.png", png(20, 20), "cannot be decoded"),
         ("text.npy", b"no array", "is no array"),
         ("empty.npy", b"", "is no array"),
+        ("huge.npy", npy((1, 10**9, 10**9, 3)), "is no array"),
+        ("other.npy", npy((1, 6, 4, 3)) + bytes(72), "has shape (1, 6, 4, 3): the model takes (6, 5, 3)"),
     ],
 )
 def test_what_is_no_image(tmp_path: Path, name: str, content: bytes, message: str) -> None:
