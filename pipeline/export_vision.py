@@ -69,7 +69,7 @@ def export_vision(recipe: VisionRecipe, draft: BundleDraft, check: bool, progres
     write_reference(draft.folder / "reference" / "vision.npz", folder, plan, images, recipe.formats)
     draft.manifest["components"]["vision"] = {
         "kind": "vision",
-        "source": asdict(_info(recipe, source)),
+        "source": asdict(source_info(recipe, source)),
         "plan": "vision/plan.json",
         "input": list(plan.input.shape),
         "grid": list(plan.grid),
@@ -138,12 +138,19 @@ def _parts(graph: Graph, model: SplitModel | None) -> dict[str, Graph]:
     return {WHOLE: graph} if model is None else {WHOLE: graph, **model.tile_graphs, TAIL: model.tail}
 
 
-def _info(recipe: VisionRecipe, source: VisionSource) -> SourceInfo:
+def source_info(recipe: VisionRecipe, source: VisionSource) -> SourceInfo:
     """Where the model comes from, with hashes of the files it was read from."""
-    read = [Path(name) for name in (recipe.source.partition(":")[0], recipe.weights) if name]
-    files = {path.name: sha256(path) for path in read if path.is_file()}
-    kind = Path(recipe.source).suffix.removeprefix(".").partition(":")[0] or "built-in"
-    return SourceInfo(kind, source.name, licence=source.licence, files=files, notes=source.notes)
+    model = Path(recipe.source)
+    if not model.is_file():
+        model = Path(recipe.source.partition(":")[0])  # module.py:factory, or a built-in model's parameters
+    read = [model] if recipe.weights is None else [model, Path(recipe.weights)]
+    return SourceInfo(
+        kind=model.suffix.removeprefix(".") or "built-in",
+        name=source.name,
+        licence=source.licence,
+        files={path.name: sha256(path) for path in read if path.is_file()},
+        notes=source.notes,
+    )
 
 
 def _plan_notes(model: SplitModel | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import sys
@@ -13,10 +14,13 @@ import pytest
 
 from edgepipe.errors import BundleError, DoesNotFit, EdgepipeError, RecipeError, ValidationFailed
 from edgepipe.exporters.llm.recipe import DecoderRecipe
+from edgepipe.exporters.vision.graph import Graph
 from edgepipe.exporters.vision.read_tflite import read_tflite
+from edgepipe.exporters.vision.source import VisionSource
 from edgepipe.pipeline import cli, export_vision
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.export import export
+from edgepipe.pipeline.export_vision import source_info
 from edgepipe.pipeline.recipe import Recipe, recipe_from, to_toml
 from edgepipe.pipeline.vision_recipe import VisionRecipe
 from edgepipe.runtimes.vision.engines.litert import LiteRTEngine
@@ -177,6 +181,24 @@ def test_beside_decoders(edgepipe: Any, tiny_model: Any, tiny_vision: Path, tmp_
     code, out, _ = edgepipe("run", bundle, "--verify", "--engine", "litert")
     assert code == 0
     assert [line.split(":")[0] for line in out.splitlines()] == ["verified target", "verified vision with litert"]
+
+
+@pytest.mark.parametrize(
+    ("reference", "kind", "files"),
+    [
+        ("digits", "built-in", {}),
+        ("mobilenet_v2:0.35:144", "built-in", {}),
+        ("net.py:build", "py", {"net.py": hashlib.sha256(b"net").hexdigest()}),
+    ],
+)
+def test_where_a_model_comes_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference: str, kind: str, files: dict[str, str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_bytes(b"net")
+    nothing = Graph((), (), (), ())
+    found = source_info(VisionRecipe(reference), VisionSource(nothing, "name", "MIT", None, ("note",), ()))
+    assert (found.kind, found.name, found.licence, found.files, found.notes) == (kind, "name", "MIT", files, ("note",))
 
 
 @pytest.mark.parametrize(
