@@ -3,7 +3,7 @@
     edgepipe.json   what is inside: components, source, recipe, validation, size and SHA-256 of every file
     SHA256SUMS      the same hashes, and that of edgepipe.json, for `sha256sum -c`
     README.md       a model card
-    target/ draft/  one folder a component
+    target/ draft/ vision/  one folder a component
     reference/      golden inputs and outputs
 
 Sizes are checked on every load. Hashes are checked on the first load and again whenever a file's size, time or
