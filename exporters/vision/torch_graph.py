@@ -8,9 +8,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from edgepipe.errors import UnsupportedModel
 from edgepipe.exporters.vision import operators as op
 from edgepipe.exporters.vision.graph import Graph, Node, Quantization, Tensor
 from edgepipe.exporters.vision.torch_operators import CHANNELS_FIRST, Value, Weights, run, run_weighted
+
+LARGEST_MULTIPLIER = 256  # exclusive; of the step of an accumulator over the output's, in XNNPACK
 
 WEIGHTED = (op.Conv2D, op.DepthwiseConv2D, op.FullyConnected)
 
@@ -22,7 +25,11 @@ class TorchGraph(nn.Module):
     """
 
     def __init__(self, graph: Graph) -> None:
-        """``graph`` is one that `edgepipe.exporters.vision.read_tflite` would give."""
+        """``graph`` is one that `edgepipe.exporters.vision.read_tflite` would give.
+
+        Raises:
+            UnsupportedModel: XNNPACK does not take the scales of a convolution or a fully connected layer.
+        """
         super().__init__()
         self.graph = graph
         self._quantizations = [_as_int8(tensor) for tensor in graph.tensors]
@@ -77,14 +84,28 @@ class TorchGraph(nn.Module):
             codes = codes.transpose(3, 0, 1, 2)
         channels = codes.shape[0]
         scales = np.broadcast_to(np.array(filters.quantization.scales, np.float32), channels)
+        steps = scales.astype(np.float64) * image.quantization.scale
+        self._check_steps(position, steps)
         self._add(f"weights_{position}", codes)
         self._add(f"scales_{position}", scales)
         self._add(f"zero_points_{position}", np.zeros(channels, np.int64))
         if bias:
-            # One unit of the bias is a step of the image times a step of the weights; XNNPACK's writer divides by it.
+            # ExecuTorch divides by the steps again.
             assert bias[0].data is not None
-            step = scales.astype(np.float64) * image.quantization.scale
-            self._add(f"bias_{position}", (bias[0].data * step).astype(np.float32))
+            self._add(f"bias_{position}", (bias[0].data * steps).astype(np.float32))
+
+    def _check_steps(self, position: int, steps: np.ndarray) -> None:
+        """``steps``: float64 ``[O]``, what one unit of the accumulator stands for."""
+        node = self.graph.nodes[position]
+        output = self.graph.tensors[node.output]
+        assert output.quantization
+        largest = steps.max() / output.quantization.scale
+        if largest >= LARGEST_MULTIPLIER or steps.min() < np.finfo(np.float32).tiny:
+            raise UnsupportedModel(
+                f"node {position} ({node.operator.name}), tensor {node.output} ({output.name}): its multipliers reach "
+                f"{largest:g} and its bias steps {steps.min():g}: XNNPACK takes less than {LARGEST_MULTIPLIER} and normal "
+                "float32 numbers; leave executorch out of --formats"
+            )
 
     def _weights(self, position: int) -> Weights:
         buffers = dict(self.named_buffers())

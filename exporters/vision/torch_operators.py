@@ -135,7 +135,7 @@ def run(operator: op.Operator, inputs: Sequence[Value], output: Tensor) -> Value
             logits = first.reshape((-1, output.shape[-1])).real
             logits = logits if operator.beta == 1 else logits * operator.beta
             return quantize(torch.softmax(logits, -1), quantization).reshape(output.shape)
-    raise UnsupportedModel(f"the ExecuTorch writer has no {operator.name}: leave executorch out of the formats")
+    raise UnsupportedModel(f"the ExecuTorch writer has no {operator.name}: leave executorch out of --formats")
 
 
 def run_weighted(operator: op.Operator, value: Value, weights: Weights, output: Tensor) -> Value:
@@ -156,7 +156,7 @@ def run_weighted(operator: op.Operator, value: Value, weights: Weights, output: 
             rows = value.reshape((-1, weights.codes.shape[1]))
             real = functional.linear(rows.real, weights.real, weights.bias)
             return _clamped(real, operator.activation, output.quantization).reshape(output.shape)
-    raise UnsupportedModel(f"the ExecuTorch writer has no {operator.name}: leave executorch out of the formats")
+    raise UnsupportedModel(f"the ExecuTorch writer has no {operator.name}: leave executorch out of --formats")
 
 
 def _order(value: Value) -> tuple[int, ...]:

@@ -363,6 +363,13 @@ def test_float32_inside_is_refused() -> None:
         writer.lower({"main": graph})
 
 
+@pytest.mark.parametrize(("source", "result"), [(0.05, 1e-6), (1e-37, 0.1)], ids=["huge multiplier", "tiny steps"])
+def test_scales_that_xnnpack_refuses_are_refused(source: float, result: float) -> None:
+    graph = one_node(Conv2D((3, 3)), *CONV, source=Quantization((source,), (0,)), result=Quantization((result,), (0,)))
+    with pytest.raises(UnsupportedModel, match=r"^node 0 \(CONV_2D\), tensor 3 \(output\): its multipliers reach .*"):
+        writer.lower({"main": graph})
+
+
 def test_executorch_missing_says_what_to_type(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "executorch.exir", None)
     with pytest.raises(MissingExtra) as error:
