@@ -103,8 +103,8 @@ class TorchGraph(nn.Module):
         if largest >= LARGEST_MULTIPLIER or steps.min() < np.finfo(np.float32).tiny:
             raise UnsupportedModel(
                 f"node {position} ({node.operator.name}), tensor {node.output} ({output.name}): its multipliers reach "
-                f"{largest:g} and its bias steps {steps.min():g}: XNNPACK takes less than {LARGEST_MULTIPLIER} and normal "
-                "float32 numbers; leave executorch out of --formats"
+                f"{largest:g} and its bias steps {steps.min():g}: XNNPACK takes less than {LARGEST_MULTIPLIER} and "
+                "normal float32 numbers; leave executorch out of --formats"
             )
 
     def _weights(self, position: int) -> Weights:
