@@ -27,10 +27,14 @@ class Normalization:
         """Real values, float32, of pixels from 0 to 255, channels last."""
         return ((pixels / 255 - np.array(self.mean)) / np.array(self.std)).astype(np.float32)
 
+    def fits(self, channels: int) -> bool:
+        """Whether an image of so many channels can be normalised."""
+        return {len(self.mean), len(self.std)} <= {1, channels}
+
     @property
     def range(self) -> tuple[float, float]:
         """The lowest and the highest value that a pixel can become."""
-        black, white = self(np.zeros(len(self.mean))), self(np.full(len(self.mean), 255.0))
+        black, white = self(np.zeros(1)), self(np.full(1, 255.0))
         return float(black.min()), float(white.max())
 
 

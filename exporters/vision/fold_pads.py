@@ -34,7 +34,21 @@ def fold_pads(graph: Graph) -> Graph:
             node = _fold(padding, node)
             padding = folded.get(node.inputs[0])
         nodes.append(node)
-    return replace(graph, nodes=tuple(nodes))
+    return _without_unused_tensors(replace(graph, nodes=tuple(nodes)))
+
+
+def _without_unused_tensors(graph: Graph) -> Graph:
+    used = {*graph.inputs, *graph.outputs, *(index for node in graph.nodes for index in (*node.inputs, node.output))}
+    places = {index: place for place, index in enumerate(sorted(used))}
+    return Graph(
+        tuple(graph.tensors[index] for index in sorted(used)),
+        tuple(
+            Node(node.operator, tuple(places[index] for index in node.inputs), places[node.output])
+            for node in graph.nodes
+        ),
+        tuple(places[index] for index in graph.inputs),
+        tuple(places[index] for index in graph.outputs),
+    )
 
 
 def _pads_an_image(graph: Graph, node: Node) -> bool:

@@ -58,21 +58,23 @@ def _conv(attributes: Attributes, image: Tensor, weights: Tensor, bias: Value = 
 
 
 def _max_pool(attributes: Attributes, image: Tensor) -> Tensor:
-    kernel = attributes.get("kernel_shape")
-    left, right, top, bottom = _window_pads(attributes, image, kernel)
-    if (left, top) != (right, bottom):
-        image, left, top = functional.pad(image, (left, right, top, bottom), value=-torch.inf), 0, 0
-    strides, dilations = attributes.get("strides", [1, 1]), attributes.get("dilations", [1, 1])
-    return functional.max_pool2d(image, kernel, strides, (top, left), dilations)
+    kernel, strides, pads = _pool_window(attributes, image)
+    return functional.max_pool2d(image, kernel, strides, pads, attributes.get("dilations", [1, 1]))
 
 
 def _average_pool(attributes: Attributes, image: Tensor) -> Tensor:
+    kernel, strides, pads = _pool_window(attributes, image)
+    if attributes.get("dilations", [1, 1]) != [1, 1]:
+        raise attributes.refuse("dilation")
+    return functional.avg_pool2d(image, kernel, strides, pads, False, bool(attributes.get("count_include_pad", 0)))
+
+
+def _pool_window(attributes: Attributes, image: Tensor) -> tuple[list[int], list[int], tuple[int, int]]:
     kernel = attributes.get("kernel_shape")
     left, right, top, bottom = _window_pads(attributes, image, kernel)
     if (left, top) != (right, bottom):
         raise attributes.refuse("padding that differs between sides")
-    counts_pads = bool(attributes.get("count_include_pad", 0))
-    return functional.avg_pool2d(image, kernel, attributes.get("strides", [1, 1]), (top, left), False, counts_pads)
+    return kernel, attributes.get("strides", [1, 1]), (top, left)
 
 
 def _batch_norm(

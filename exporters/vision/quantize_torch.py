@@ -12,7 +12,7 @@ import numpy as np
 from edgepipe.errors import MissingExtra, UnsupportedModel
 from edgepipe.exporters.sources.quiet import no_output
 from edgepipe.exporters.sources.weights import one_line, require_finite
-from edgepipe.exporters.vision.channels_last import prefer_channels_last
+from edgepipe.exporters.vision.drop_transposes import drop_transposes
 
 try:
     import torch
@@ -46,10 +46,9 @@ def quantize_torch(
     with tempfile.TemporaryDirectory() as folder, no_output():
         path = Path(folder) / "model.tflite"
         try:
-            exported = torch.export.export(model, (image,)).module(check_guards=False)
-            prefer_channels_last(exported)
-            channels_last = litert_torch.to_channel_last_io(exported, args=[0])
+            channels_last = litert_torch.to_channel_last_io(model, args=[0])
             litert_torch.convert(channels_last, (torch.from_numpy(samples[0]),), strict_export=False).export(str(path))
+            path.write_bytes(drop_transposes(path.read_bytes()))
         except Exception as error:  # torch.export and MLIR raise whatever their many passes do
             raise UnsupportedModel(f"{name}: litert-torch cannot convert it ({one_line(error)})") from error
         return _quantize(path, samples, name, input_range)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,8 @@ class Calibration:
 
     def samples(self, shape: ImageShape, to_real: Callable[[np.ndarray], np.ndarray]) -> tuple[np.ndarray, ...]:
         """The images, float32 ``[1, H, W, C]``."""
+        if self.normalization is not None and not self.normalization.fits(shape[2]):
+            raise RecipeError(f"mean and std need one value, or one for each of the {shape[2]} channels")
         if self.folder is not None:
             return read_samples(self.folder, shape, to_real)
         return smooth_noise(shape, _NOISE_SAMPLES, self.seed, to_real)
@@ -141,8 +143,8 @@ def _from_built_in(reference: str, weights: Path | None, images: Calibration) ->
 
     if weights is None:
         model, shape = build(reference)
-        noise = smooth_noise(shape, _NOISE_SAMPLES, images.seed, images.normalization or Normalization())
-        initialise(model, noise, images.seed)
+        samples = images.samples(shape, images.normalization or Normalization())
+        initialise(model, samples[:_NOISE_SAMPLES], images.seed)
         note = f"Untrained: the weights are random (seed {images.seed}), the answers mean nothing."
         return _from_torch(model, shape, reference, images, "Apache-2.0", (note,))
     state = read_weights(weights)
@@ -180,11 +182,19 @@ def _quantize(model: nn.Module, name: str, samples: tuple[np.ndarray, ...], norm
 
     content = quantize_torch(model, samples, name, _input_range(samples, normalization))
     try:
-        graph = fold_pads(graph_from_tflite(content))
+        graph = _renamed(fold_pads(graph_from_tflite(content)))
     except UnsupportedModel as error:
         raise UnsupportedModel(f"{name}: {error}") from error
     _input(graph, name)
     return graph
+
+
+def _renamed(graph: Graph) -> Graph:
+    """Activations called after the nodes that write them, instead of after the converter's own inner modules."""
+    names = {node.output: f"{node.operator.name.lower()}_{position}" for position, node in enumerate(graph.nodes)}
+    names |= dict.fromkeys(graph.inputs, "image")
+    tensors = (replace(tensor, name=names.get(index, tensor.name)) for index, tensor in enumerate(graph.tensors))
+    return replace(graph, tensors=tuple(tensors))
 
 
 def _input_range(samples: tuple[np.ndarray, ...], normalization: Normalization) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,7 @@ from edgepipe.exporters.vision.operators import (
     Window,
     same_pads,
 )
+from edgepipe.exporters.vision.source import VisionSource, open_vision
 
 # Run a model: an image in, the output out, as arrays of the model's own shapes and types.
 Model = Callable[[np.ndarray], np.ndarray]
@@ -98,6 +100,13 @@ def builtin_ref() -> Callable[..., Model]:
         return run
 
     return load
+
+
+@pytest.fixture(scope="session")
+def built_in() -> Callable[[str], VisionSource]:
+    """``built_in(reference)`` → a built-in model, quantised once in a session: 5 to 15 s of one core each."""
+    pytest.importorskip("litert_torch")
+    return functools.cache(open_vision)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,109 @@
+"""Calibration images: files of every kind, and what is wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgepipe.errors import EdgepipeError, UnsupportedModel
+from edgepipe.exporters.vision.calibration import MAX_SAMPLES, Normalization, read_samples, smooth_noise
+
+Image = pytest.importorskip("PIL.Image")
+
+SHAPE = (6, 8, 3)
+TO_REAL = Normalization()
+
+
+def test_an_image_is_resized_and_normalised(tmp_path: Path):
+    Image.new("RGB", (40, 20), (255, 51, 0)).save(tmp_path / "red.png")
+    (sample,) = read_samples(tmp_path, SHAPE, Normalization((0.5,), (0.25,)))
+    assert sample.shape == (1, 6, 8, 3)
+    assert sample.dtype == np.float32
+    assert np.allclose(sample, [2, -1.2, -2])
+
+
+def test_one_channel_is_grey(tmp_path: Path):
+    Image.new("RGB", (8, 6), (255, 0, 0)).save(tmp_path / "red.png")
+    (sample,) = read_samples(tmp_path, (6, 8, 1), TO_REAL)
+    # ITU-R 601-2: 299/1000 of red.
+    assert np.allclose(sample, 76 / 255)
+
+
+def test_files_come_in_the_order_of_their_names_and_others_are_left_alone(tmp_path: Path):
+    np.save(tmp_path / "b.npy", np.full((2, *SHAPE), 0.5, np.float32))
+    np.save(tmp_path / "a.npy", np.full(SHAPE, 255, np.uint8))
+    np.save(tmp_path / "c.npy", np.full(SHAPE, -3.0))
+    (tmp_path / "notes.txt").write_text("no image")
+    samples = read_samples(tmp_path, SHAPE, TO_REAL)
+    assert [float(sample.mean()) for sample in samples] == [1, 0.5, 0.5, -3]
+    assert {sample.dtype for sample in samples} == {np.dtype(np.float32)}
+
+
+def test_a_large_folder_is_not_read_to_its_end(tmp_path: Path):
+    np.save(tmp_path / "a.npy", np.zeros((MAX_SAMPLES - 1, 1, 1, 1), np.uint8))
+    np.save(tmp_path / "b.npy", np.zeros((7, 1, 1, 1), np.uint8))
+    (tmp_path / "c.png").write_bytes(b"never opened")
+    assert len(read_samples(tmp_path, (1, 1, 1), TO_REAL)) == MAX_SAMPLES
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path):
+    with pytest.raises(EdgepipeError, match="no calibration folder .*/absent"):
+        read_samples(tmp_path / "absent", SHAPE, TO_REAL)
+
+
+def test_an_empty_folder(tmp_path: Path):
+    with pytest.raises(EdgepipeError, match="has no image .* and no .npy file"):
+        read_samples(tmp_path, SHAPE, TO_REAL)
+
+
+@pytest.mark.parametrize("name", ["broken.jpg", "broken.npy"])
+def test_a_damaged_file_is_named(tmp_path: Path, name: str):
+    (tmp_path / name).write_bytes(b"\x93NUMPY\x01\x00 what is this")
+    with pytest.raises(EdgepipeError, match=f"{name} cannot be read as an"):
+        read_samples(tmp_path, SHAPE, TO_REAL)
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((8, 6, 3), np.float32), r"has shape \(8, 6, 3\): the model takes \(6, 8, 3\) or \(N, 6, 8, 3\)"),
+        (np.zeros((3, 6, 8), np.float32), r"has shape \(3, 6, 8\)"),
+        (np.zeros((0, 6, 8, 3), np.float32), r"has shape \(0, 6, 8, 3\)"),
+        (np.zeros((6, 8), np.uint8), r"has shape \(6, 8\)"),
+        (np.zeros(SHAPE, np.int64), "holds int64: expected uint8 pixels or floating-point"),
+        (np.full(SHAPE, np.nan, np.float32), "holds NaN or infinity"),
+    ],
+)
+def test_arrays_that_are_no_such_images(tmp_path: Path, array: np.ndarray, message: str):
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(UnsupportedModel, match=message):
+        read_samples(tmp_path, SHAPE, TO_REAL)
+
+
+def test_pickled_arrays_are_never_opened(tmp_path: Path):
+    np.save(tmp_path / "a.npy", np.array([{}], object), allow_pickle=True)
+    with pytest.raises(EdgepipeError, match="a.npy cannot be read as an array"):
+        read_samples(tmp_path, SHAPE, TO_REAL)
+
+
+def test_images_of_four_channels_need_arrays(tmp_path: Path):
+    Image.new("RGBA", (8, 6)).save(tmp_path / "a.png")
+    with pytest.raises(UnsupportedModel, match=r"takes 4 channels: give \.npy files"):
+        read_samples(tmp_path, (6, 8, 4), TO_REAL)
+
+
+def test_noise_is_the_same_for_the_same_seed():
+    first, again, other = (smooth_noise((9, 10, 3), 3, seed, TO_REAL) for seed in (1, 1, 2))
+    assert all(map(np.array_equal, first, again))
+    assert not np.array_equal(first[0], other[0])
+    assert {sample.shape for sample in first} == {(1, 9, 10, 3)}
+    assert all(sample.min() >= 0 and sample.max() <= 1 for sample in first)
+
+
+def test_the_range_of_a_normalised_pixel():
+    assert Normalization().range == (0, 1)
+    lowest, highest = Normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)).range
+    assert lowest == pytest.approx(-0.485 / 0.229)
+    assert highest == pytest.approx((1 - 0.406) / 0.225)
