@@ -112,13 +112,12 @@ def _requantization(
     zero_point = _quantization(inputs[0]).zero_point
     bias = np.zeros(len(weight_sums), np.int64) if len(inputs) < 3 else _data(inputs[2]).astype(np.int64)
     lowest, highest = _range(operator, output)
-    if len(set(multipliers)) == 1:
-        multipliers = multipliers[:1]
+    if len(multipliers) == 1:
+        multipliers = [*multipliers] * len(weight_sums)
     return kernels.Requantization(
         zero_point=_quantization(output).zero_point,
         lowest=lowest,
         highest=highest,
-        channel_step=int(len(multipliers) > 1),
         bias=(bias - zero_point * weight_sums).astype(np.int32),
         multiplier=np.array([each.multiplier for each in multipliers], np.int32),
         shift=np.array([each.shift for each in multipliers], np.int8),

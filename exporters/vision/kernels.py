@@ -42,12 +42,11 @@ class Window:
 
 @dataclass(frozen=True, eq=False)
 class Requantization:
-    """``bias``: int32 ``[channels]``; ``multiplier`` (int32) and ``shift`` (int8): ``[channels]``, or ``[1]``."""
+    """``bias`` and ``multiplier`` (int32), ``shift`` (int8): ``[channels]``."""
 
     zero_point: int
     lowest: int
     highest: int
-    channel_step: int
     bias: np.ndarray
     multiplier: np.ndarray
     shift: np.ndarray

@@ -21,7 +21,7 @@ void ep_two_pixels(const struct ep_block *block, const int8_t *input0, const int
 /* Output pixel `pixel`, whose input begins at `input`. */
 void ep_one_pixel(const struct ep_block *block, const int8_t *input, int32_t pixel);
 
-/* Channel `channel`, and the next if there is one, of output pixel `pixel`, from their sums. */
-void ep_finish_channels(const struct ep_block *block, int32_t pixel, int32_t channel, const uint32_t sums[2]);
+/* Codes of `count` channels from `channel` on of output pixel `pixel`, from their sums. */
+void ep_finish(const struct ep_block *block, int32_t pixel, int32_t channel, int32_t count, const uint32_t *sums);
 
 #endif

@@ -4,20 +4,11 @@
 #include "dot.h"
 #include "fixed_point.h"
 #include "kernels.h"
+#include "vector.h"
 #include "window.h"
 
-#ifdef EP_MVE
-#include "vector.h"
-#endif
-
-/* What one channel's output needs; passed by value, so that no store of a code could have changed it. */
-struct channel {
-    const int8_t *filter; /* [row][column] */
-    uint32_t bias;
-    int32_t multiplier, shift;
-    int32_t zero_point, lowest, highest;
-    int8_t *target;
-};
+/* Sums that are kept until they become codes. */
+#define KEPT_COLUMNS 32
 
 /* Padded rows of one channel: row r of the padded image, while it is needed, is line r modulo `count`. */
 struct lines {
@@ -39,98 +30,127 @@ static void fill_line(const struct ep_depthwise *layer, const int8_t *input, int
         memset(line, layer->input_zero_point, (size_t)length);
         return;
     }
-    memset(line, layer->input_zero_point, (size_t)window->left);
-    line += window->left;
     const int8_t *from = input + row * columns * channels;
+    int32_t i = 0;
+    for (; i < window->left; i++)
+        *line++ = (int8_t)layer->input_zero_point;
 #pragma GCC unroll 4
-    for (int32_t i = 0; i < columns; i++)
-        line[i] = from[i * channels];
-    memset(line + columns, layer->input_zero_point, (size_t)window->right);
+    for (i = 0; i < columns; i++, from += channels)
+        *line++ = *from;
+    for (i = 0; i < window->right; i++)
+        *line++ = (int8_t)layer->input_zero_point;
 }
 
-static inline void put(struct channel channel, int32_t place, uint32_t sum)
-{
-    const int32_t code = ep_to_code((int32_t)sum, channel.multiplier, channel.shift, channel.zero_point);
-    channel.target[place] = (int8_t)ep_clamp(code, channel.lowest, channel.highest);
-}
+#ifndef EP_MVE
 
-/* A row of output of a 3x3 window without gaps. */
-static void row_3x3(const struct ep_depthwise *layer, struct channel channel, const struct lines *lines,
-                    int32_t row, int32_t columns)
+/* Sums of `count` windows of 3x3 without gaps, `stride` columns apart; the first begins where the lines do. */
+static EP_NOINLINE void sum_3x3(const int8_t *filter, uint32_t bias, const int8_t *line0, const int8_t *line1,
+                                const int8_t *line2, int32_t stride, int32_t count, uint32_t *sums)
 {
-    const int8_t *line0 = line_at(lines, row), *line1 = line_at(lines, row + 1), *line2 = line_at(lines, row + 2);
-    const int32_t stride = layer->window.stride_columns;
-    const int32_t step = layer->input.channels * layer->depth_multiplier;
-    const int8_t *filter = channel.filter;
-    int32_t column = 0, place = 0;
+    int32_t i = 0;
 #ifdef EP_DSP
-    const uint32_t outer0 = ep_pack(filter[0], filter[2]), middle0 = ep_pack(filter[1], 0);
-    const uint32_t outer1 = ep_pack(filter[3], filter[5]), middle1 = ep_pack(filter[4], 0);
-    const uint32_t outer2 = ep_pack(filter[6], filter[8]), middle2 = ep_pack(filter[7], 0);
-    for (; stride == 1 && column + 1 < columns; column += 2) {
-        uint32_t left = channel.bias, right = channel.bias;
-        uint32_t word, even, odd;
+    const uint32_t outer0 = ep_pack(filter[0], filter[2]), outer1 = ep_pack(filter[3], filter[5]);
+    const uint32_t outer2 = ep_pack(filter[6], filter[8]);
+    const uint32_t middle01 = ep_pack(filter[1], filter[4]), middle2 = ep_pack(filter[7], 0);
+    for (; stride == 1 && i + 1 < count; i += 2) {
+        uint32_t left = bias, right = bias, word, even, odd;
         word = ep_load(line0), even = ep_even(word), odd = ep_odd(word);
-        left = ep_smlabb(middle0, odd, ep_smlad(outer0, even, left));
-        right = ep_smlabt(middle0, even, ep_smlad(outer0, odd, right));
+        left = ep_smlabb(middle01, odd, ep_smlad(outer0, even, left));
+        right = ep_smlabt(middle01, even, ep_smlad(outer0, odd, right));
         word = ep_load(line1), even = ep_even(word), odd = ep_odd(word);
-        left = ep_smlabb(middle1, odd, ep_smlad(outer1, even, left));
-        right = ep_smlabt(middle1, even, ep_smlad(outer1, odd, right));
+        left = ep_smlatb(middle01, odd, ep_smlad(outer1, even, left));
+        right = ep_smlatt(middle01, even, ep_smlad(outer1, odd, right));
         word = ep_load(line2), even = ep_even(word), odd = ep_odd(word);
         left = ep_smlabb(middle2, odd, ep_smlad(outer2, even, left));
         right = ep_smlabt(middle2, even, ep_smlad(outer2, odd, right));
-        put(channel, place, left);
-        put(channel, place + step, right);
-        line0 += 2, line1 += 2, line2 += 2, place += 2 * step;
+        sums[i] = left;
+        sums[i + 1] = right;
+        line0 += 2, line1 += 2, line2 += 2;
     }
-    /* All but the last, which may end where the line does. */
-    for (; column + 1 < columns; column++) {
-        const uint32_t word0 = ep_load(line0), word1 = ep_load(line1), word2 = ep_load(line2);
-        uint32_t sum = channel.bias;
-        sum = ep_smlabb(middle0, ep_odd(word0), ep_smlad(outer0, ep_even(word0), sum));
-        sum = ep_smlabb(middle1, ep_odd(word1), ep_smlad(outer1, ep_even(word1), sum));
-        sum = ep_smlabb(middle2, ep_odd(word2), ep_smlad(outer2, ep_even(word2), sum));
-        put(channel, place, sum);
-        line0 += stride, line1 += stride, line2 += stride, place += step;
+    /* All but the last window, which may end where the line does. */
+    for (; i + 1 < count; i++) {
+        uint32_t sum = bias, word;
+        word = ep_load(line0);
+        sum = ep_smlabb(middle01, ep_odd(word), ep_smlad(outer0, ep_even(word), sum));
+        word = ep_load(line1);
+        sum = ep_smlatb(middle01, ep_odd(word), ep_smlad(outer1, ep_even(word), sum));
+        word = ep_load(line2);
+        sum = ep_smlabb(middle2, ep_odd(word), ep_smlad(outer2, ep_even(word), sum));
+        sums[i] = sum;
+        line0 += stride, line1 += stride, line2 += stride;
     }
 #endif
     const int32_t w0 = filter[0], w1 = filter[1], w2 = filter[2], w3 = filter[3], w4 = filter[4];
     const int32_t w5 = filter[5], w6 = filter[6], w7 = filter[7], w8 = filter[8];
-    for (; column < columns; column++) {
-        uint32_t sum = channel.bias;
-        sum += ep_product(w0, line0[0]) + ep_product(w1, line0[1]) + ep_product(w2, line0[2]);
-        sum += ep_product(w3, line1[0]) + ep_product(w4, line1[1]) + ep_product(w5, line1[2]);
-        sum += ep_product(w6, line2[0]) + ep_product(w7, line2[1]) + ep_product(w8, line2[2]);
-        put(channel, place, sum);
-        line0 += stride, line1 += stride, line2 += stride, place += step;
+    for (; i < count; i++) {
+        uint32_t sum = bias;
+        sum += ep_product(w0, line0[0]);
+        sum += ep_product(w1, line0[1]);
+        sum += ep_product(w2, line0[2]);
+        sum += ep_product(w3, line1[0]);
+        sum += ep_product(w4, line1[1]);
+        sum += ep_product(w5, line1[2]);
+        sum += ep_product(w6, line2[0]);
+        sum += ep_product(w7, line2[1]);
+        sum += ep_product(w8, line2[2]);
+        sums[i] = sum;
+        line0 += stride, line1 += stride, line2 += stride;
     }
 }
 
-/* A row of output of any window. */
-static void row_of_lines(const struct ep_depthwise *layer, struct channel channel, const struct lines *lines,
-                         int32_t row, int32_t columns)
+#endif
+
+/* Adds a filter's row of `length` taps, `gap` columns apart, on `count` windows, `stride` apart, to their sums. */
+static EP_NOINLINE void add_row(const int8_t *filter, int32_t length, int32_t gap, const int8_t *line, int32_t stride,
+                                int32_t count, uint32_t *sums)
 {
-    const struct ep_window *window = &layer->window;
-    const int32_t step = layer->input.channels * layer->depth_multiplier;
-    for (int32_t column = 0; column < columns; column++) {
-        const int8_t *filter = channel.filter;
-        uint32_t sum = channel.bias;
-        for (int32_t i = 0; i < window->kernel_rows; i++) {
-            const int8_t *line = line_at(lines, row + i * window->dilation_rows) + column * window->stride_columns;
-            for (int32_t j = 0; j < window->kernel_columns; j++)
-                sum += ep_product(*filter++, line[j * window->dilation_columns]);
+#ifdef EP_MVE
+    for (int32_t j = 0; j < length; j++, line += gap)
+        ep_add_scaled(line, stride, filter[j], count, sums);
+#else
+    for (int32_t i = 0; i < count; i++, line += stride) {
+        uint32_t sum = sums[i];
+        int32_t j = 0;
+#ifdef EP_DSP
+        for (; gap == 1 && j + 4 <= length; j += 4) {
+            const uint32_t w = ep_load(filter + j), x = ep_load(line + j);
+            sum = ep_smlad(ep_odd(w), ep_odd(x), ep_smlad(ep_even(w), ep_even(x), sum));
         }
-        put(channel, column * step, sum);
+#endif
+#pragma GCC unroll 4
+        for (; j < length; j++)
+            sum += ep_product(filter[j], line[j * gap]);
+        sums[i] = sum;
     }
+#endif
 }
 
-/* One element of output, straight from the image. */
-static void put_from_image(const struct ep_depthwise *layer, struct channel channel, const int8_t *input,
-                           int32_t row, int32_t column, int32_t place)
+static void sum_lines(const struct ep_depthwise *layer, const int8_t *filter, uint32_t bias, const struct lines *lines,
+                      int32_t row, int32_t column, int32_t count, uint32_t *sums)
 {
     const struct ep_window *window = &layer->window;
-    const int8_t *filter = channel.filter;
-    uint32_t sum = channel.bias;
+    const int32_t start = column * window->stride_columns;
+#ifndef EP_MVE
+    if (window->kernel_rows == 3 && window->kernel_columns == 3 && window->dilation_rows == 1 &&
+        window->dilation_columns == 1) {
+        sum_3x3(filter, bias, line_at(lines, row) + start, line_at(lines, row + 1) + start,
+                line_at(lines, row + 2) + start, window->stride_columns, count, sums);
+        return;
+    }
+#endif
+    for (int32_t i = 0; i < count; i++)
+        sums[i] = bias;
+    for (int32_t i = 0; i < window->kernel_rows; i++, filter += window->kernel_columns)
+        add_row(filter, window->kernel_columns, window->dilation_columns,
+                line_at(lines, row + i * window->dilation_rows) + start, window->stride_columns, count, sums);
+}
+
+/* The sum of one window, straight from the image. */
+static uint32_t sum_from_image(const struct ep_depthwise *layer, const int8_t *filter, uint32_t bias,
+                               const int8_t *input, int32_t row, int32_t column)
+{
+    const struct ep_window *window = &layer->window;
+    uint32_t sum = bias;
     for (int32_t i = 0; i < window->kernel_rows; i++) {
         const int32_t y = row + i * window->dilation_rows;
         for (int32_t j = 0; j < window->kernel_columns; j++) {
@@ -141,59 +161,66 @@ static void put_from_image(const struct ep_depthwise *layer, struct channel chan
             sum += ep_product(*filter++, code);
         }
     }
-    put(channel, place, sum);
+    return sum;
 }
 
-static void through_lines(const struct ep_depthwise *layer, struct channel channel, const int8_t *input,
-                          struct lines *lines, int32_t rows, int32_t columns)
+/* Codes of one channel from their sums, `step` apart. */
+static EP_NOINLINE void finish(const struct ep_requantization *output, int32_t channel, const uint32_t *sums,
+                               int32_t count, int8_t *target, int32_t step)
+{
+    const int32_t multiplier = output->multiplier[channel], shift = output->shift[channel];
+    const int32_t zero_point = output->zero_point, lowest = output->lowest, highest = output->highest;
+#ifdef EP_MVE
+    const uint32x4_t places = vmulq_n_u32(vidupq_n_u32(0, 1), (uint32_t)step);
+    for (int32_t i = 0; i < count; i += 4, target += 4 * step) {
+        const mve_pred16_t left = vctp32q((uint32_t)(count - i));
+        const int32x4_t sum = vldrwq_z_s32((const int32_t *)sums + i, left);
+        const int32x4_t code = ep_to_codes(sum, vdupq_n_s32(multiplier), vdupq_n_s32(shift), zero_point, lowest, highest);
+        vstrbq_scatter_offset_p_s32(target, places, code, left);
+    }
+#else
+    for (int32_t i = 0; i < count; i++, target += step)
+        *target = (int8_t)ep_clamp(ep_to_code((int32_t)sums[i], multiplier, shift, zero_point), lowest, highest);
+#endif
+}
+
+static void one_channel(const struct ep_depthwise *layer, const int8_t *input, const struct lines *lines,
+                        int32_t channel, int8_t *target)
 {
     const struct ep_window *window = &layer->window;
-    const int plain_3x3 = window->kernel_rows == 3 && window->kernel_columns == 3 && window->dilation_rows == 1 &&
-                          window->dilation_columns == 1;
-    const int32_t step = columns * layer->input.channels * layer->depth_multiplier;
+    const int32_t rows = ep_window_rows(&layer->input, window), columns = ep_window_columns(&layer->input, window);
+    const int32_t step = layer->input.channels * layer->depth_multiplier;
+    const int8_t *filter = layer->filter + channel * window->kernel_rows * window->kernel_columns;
+    const uint32_t bias = (uint32_t)layer->output.bias[channel];
     int32_t filled = 0;
     for (int32_t i = 0; i < rows; i++) {
         const int32_t row = i * window->stride_rows;
-        for (filled = filled < row ? row : filled; filled < row + lines->count; filled++)
-            fill_line(layer, input, filled, line_at(lines, filled), lines->length);
-        if (plain_3x3)
-            row_3x3(layer, channel, lines, row, columns);
-        else
-            row_of_lines(layer, channel, lines, row, columns);
-        channel.target += step;
+        if (lines->buffer != NULL)
+            for (filled = filled < row ? row : filled; filled < row + lines->count; filled++)
+                fill_line(layer, input, filled, line_at(lines, filled), lines->length);
+        for (int32_t column = 0; column < columns; column += KEPT_COLUMNS) {
+            const int32_t count = columns - column < KEPT_COLUMNS ? columns - column : KEPT_COLUMNS;
+            uint32_t sums[KEPT_COLUMNS];
+            if (lines->buffer != NULL)
+                sum_lines(layer, filter, bias, lines, row, column, count, sums);
+            else
+                for (int32_t j = 0; j < count; j++)
+                    sums[j] = sum_from_image(layer, filter, bias, input, row - window->top,
+                                             (column + j) * window->stride_columns - window->left);
+            finish(&layer->output, channel, sums, count, target, step);
+            target += count * step;
+        }
     }
 }
 
 void ep_depthwise(const struct ep_depthwise *layer, const int8_t *input, int8_t *line_buffer, int8_t *output)
 {
     const struct ep_window *window = &layer->window;
-    const struct ep_requantization *to = &layer->output;
-    const int32_t rows = ep_window_rows(&layer->input, window), columns = ep_window_columns(&layer->input, window);
-    const int32_t channels = layer->input.channels * layer->depth_multiplier;
-    struct lines lines = {
+    const struct lines lines = {
         .buffer = line_buffer,
         .count = (window->kernel_rows - 1) * window->dilation_rows + 1,
         .length = window->left + layer->input.columns + window->right,
     };
-    for (int32_t i = 0; i < channels; i++) {
-        const struct channel here = {
-            .filter = layer->filter + i * window->kernel_rows * window->kernel_columns,
-            .bias = (uint32_t)to->bias[i],
-            .multiplier = to->multiplier[i * to->channel_step],
-            .shift = to->shift[i * to->channel_step],
-            .zero_point = to->zero_point,
-            .lowest = to->lowest,
-            .highest = to->highest,
-            .target = output + i,
-        };
-        const int8_t *from = input + i / layer->depth_multiplier;
-        if (line_buffer != NULL) {
-            through_lines(layer, here, from, &lines, rows, columns);
-            continue;
-        }
-        for (int32_t row = 0, place = 0; row < rows; row++)
-            for (int32_t column = 0; column < columns; column++, place += channels)
-                put_from_image(layer, here, from, row * window->stride_rows - window->top,
-                               column * window->stride_columns - window->left, place);
-    }
+    for (int32_t channel = 0; channel < layer->input.channels * layer->depth_multiplier; channel++)
+        one_channel(layer, input + channel / layer->depth_multiplier, &lines, channel, output + channel);
 }

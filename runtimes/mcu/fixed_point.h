@@ -12,6 +12,16 @@ static inline int32_t ep_high_product(int32_t a, int32_t b)
     return (int32_t)(((int64_t)a * b + (1 << 30)) >> 31);
 }
 
+/* The same for an `a` of at most 30 bits. */
+static inline int32_t ep_high_product_of_small(int32_t a, int32_t b)
+{
+#ifdef EP_DSP
+    return ep_smmulr(2 * a, b);
+#else
+    return ep_high_product(a, b);
+#endif
+}
+
 /* value / 2^exponent, ties away from zero. */
 static inline int32_t ep_divide_by_power(int32_t value, int32_t exponent)
 {
@@ -34,6 +44,12 @@ static inline int32_t ep_clamp(int32_t value, int32_t lowest, int32_t highest)
     return value > highest ? highest : value;
 }
 
+/* The same where it is seldom needed, so that it takes no registers from a loop. */
+static EP_NOINLINE EP_UNUSED int32_t ep_rescale_apart(int32_t value, int32_t multiplier, int32_t shift)
+{
+    return ep_rescale(value, multiplier, shift);
+}
+
 /* The code for a sum of products, before it is clamped to the activation range; always the right one after. */
 static inline int32_t ep_to_code(int32_t sum, int32_t multiplier, int32_t shift, int32_t zero_point)
 {
@@ -41,10 +57,12 @@ static inline int32_t ep_to_code(int32_t sum, int32_t multiplier, int32_t shift,
     /* Doubling saturates: a sum that large ends at one of the limits anyway, unless it is shifted further than 21. */
     if ((uint32_t)~shift <= 20) {
         const int32_t product = ep_smmulr(ep_qadd(sum, sum), multiplier);
-        return (((product + (product >> 31)) >> ~shift) + 1 + 2 * zero_point) >> 1;
+        return (((product + (product >> 31)) >> ~shift) + (1 + 2 * zero_point)) >> 1;
     }
-#endif
+    return ep_rescale_apart(sum, multiplier, shift) + zero_point;
+#else
     return ep_rescale(sum, multiplier, shift) + zero_point;
+#endif
 }
 
 #endif

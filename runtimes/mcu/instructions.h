@@ -12,6 +12,9 @@
 #define EP_DSP 1
 #endif
 
+#define EP_NOINLINE __attribute__((noinline))
+#define EP_UNUSED __attribute__((unused))
+
 #ifdef EP_DSP
 
 /* Four codes from any address. */
@@ -52,6 +55,18 @@ static inline uint32_t ep_smlad(uint32_t a, uint32_t b, uint32_t sum)
 static inline uint32_t ep_smlabb(uint32_t a, uint32_t b, uint32_t sum)
 {
     __asm__("smlabb %0, %1, %2, %0" : "+r"(sum) : "r"(a), "r"(b));
+    return sum;
+}
+
+static inline uint32_t ep_smlatb(uint32_t a, uint32_t b, uint32_t sum)
+{
+    __asm__("smlatb %0, %1, %2, %0" : "+r"(sum) : "r"(a), "r"(b));
+    return sum;
+}
+
+static inline uint32_t ep_smlatt(uint32_t a, uint32_t b, uint32_t sum)
+{
+    __asm__("smlatt %0, %1, %2, %0" : "+r"(sum) : "r"(a), "r"(b));
     return sum;
 }
 

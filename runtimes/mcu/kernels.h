@@ -5,13 +5,20 @@
  * the input's zero point times the sum of the weights) is computed at export: kernel_parameters.py.
  *
  * The inner loops come in C, with the DSP instructions of Cortex-M4 and M7, and with the vectors (MVE) of Cortex-M55,
- * by what the compiler is told of the processor; EDGEPIPE_PORTABLE asks for C. The DSP build keeps 1 KiB on the stack
- * in ep_conv and ep_pointwise.
+ * by what the compiler is told of the processor; EDGEPIPE_PORTABLE asks for C.
+ *
+ * EP_COLUMN_LENGTH: the longest filter (rows * columns * channels) for which ep_conv gathers its input. Longer ones are
+ * right, but slower at the image's border. ep_conv has twice as many bytes on the stack; with DSP instructions, ep_conv
+ * and ep_pointwise have four times as many besides.
  */
 #ifndef EDGEPIPE_KERNELS_H
 #define EDGEPIPE_KERNELS_H
 
 #include <stdint.h>
+
+#ifndef EP_COLUMN_LENGTH
+#define EP_COLUMN_LENGTH 256
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,11 +36,10 @@ struct ep_window {
     int32_t top, left, bottom, right;
 };
 
-/* From sums to codes. */
+/* From sums to codes; the pointers' arrays have an element for each channel. */
 struct ep_requantization {
     int32_t zero_point, lowest, highest;
-    int32_t channel_step;      /* 1: a multiplier and shift for each channel; 0: one for all */
-    const int32_t *bias;       /* per channel, with the share of the input's zero point */
+    const int32_t *bias;       /* with the share of the input's zero point */
     const int32_t *multiplier; /* Q31 */
     const int8_t *shift;       /* to the left if positive */
 };

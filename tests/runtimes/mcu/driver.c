@@ -34,8 +34,8 @@ struct form {
 };
 
 static const struct form forms[] = {
-    {sizeof(struct ep_conv), "15p4ppp"},    {sizeof(struct ep_pointwise), "3p4ppp"},
-    {sizeof(struct ep_depthwise), "15p4ppp"}, {sizeof(struct ep_pool), "15"},
+    {sizeof(struct ep_conv), "15p3ppp"},    {sizeof(struct ep_pointwise), "3p3ppp"},
+    {sizeof(struct ep_depthwise), "15p3ppp"}, {sizeof(struct ep_pool), "15"},
     {sizeof(struct ep_pool), "15"},         {sizeof(struct ep_add), "23"},
     {sizeof(struct ep_mul), "19"},          {sizeof(struct ep_mean), "14"},
     {sizeof(struct ep_softmax), "2p"},      {sizeof(struct ep_lookup), "1p"},
