@@ -11,8 +11,10 @@ import pytest
 
 from edgepipe.exporters.vision.fold_pads import fold_pads
 from edgepipe.exporters.vision.graph import Graph, GraphBuilder, Quantization, Tensor
-from edgepipe.exporters.vision.operators import NO_PADS, Add, Conv2D, DepthwiseConv2D, Pad, Pads
+from edgepipe.exporters.vision.operators import NO_PADS, Add, Conv2D, DepthwiseConv2D, MaxPool2D, Pad, Pads
 from edgepipe.exporters.vision.write_tflite import write_tflite
+
+Load = Callable[[Path], Callable[[np.ndarray], np.ndarray]]
 
 IMAGE = Quantization((0.02,), (-7,))
 SIDES = ((0, 0), (0, 1), (0, 1), (0, 0))
@@ -38,30 +40,55 @@ def padded_convs(pad: Pad, padded: Quantization = IMAGE, inner: Pads = NO_PADS) 
     return builder.build((image,), (both,))
 
 
-def test_the_bytes_stay_the_same(tflm: Callable[[Path], Callable[[np.ndarray], np.ndarray]], tmp_path: Path):
+def assert_same_bytes(graph: Graph, folded: Graph, tflm: Load, folder: Path) -> None:
+    for name, model in (("padded", graph), ("folded", folded)):
+        write_tflite({"main": model}, folder / f"{name}.tflite")
+    padded, same = tflm(folder / "padded.tflite"), tflm(folder / "folded.tflite")
+    for image in np.random.default_rng(0).integers(-128, 128, (20, 1, 12, 12, 4), np.int8):
+        assert np.array_equal(padded(image), same(image))
+
+
+def test_the_bytes_stay_the_same(tflm: Load, tmp_path: Path):
     graph = padded_convs(Pad(SIDES))
     folded = fold_pads(graph)
     folded.check()
     assert len(folded.tensors) == len(graph.tensors) - 1
     assert [node.operator.name for node in folded.nodes] == ["CONV_2D", "DEPTHWISE_CONV_2D", "ADD"]
-    for name, model in (("padded", graph), ("folded", folded)):
-        write_tflite({"main": model}, tmp_path / f"{name}.tflite")
-    padded, same = tflm(tmp_path / "padded.tflite"), tflm(tmp_path / "folded.tflite")
-    images = np.random.default_rng(0).integers(-128, 128, (20, 1, 12, 12, 4), np.int8)
-    for image in images:
-        assert np.array_equal(padded(image), same(image))
+    assert_same_bytes(graph, folded, tflm, tmp_path)
 
 
-def test_pads_add_up(tflm: Callable[[Path], Callable[[np.ndarray], np.ndarray]], tmp_path: Path):
+def test_pads_add_up(tflm: Load, tmp_path: Path):
     graph = padded_convs(Pad(SIDES), inner=Pads(1, 0, 1, 2))
     folded = fold_pads(graph)
-    assert folded.nodes[0].operator.pads == Pads(1, 0, 2, 3)
     folded.check()
-    for name, model in (("padded", graph), ("folded", folded)):
-        write_tflite({"main": model}, tmp_path / f"{name}.tflite")
-    padded, same = tflm(tmp_path / "padded.tflite"), tflm(tmp_path / "folded.tflite")
-    image = np.random.default_rng(0).integers(-128, 128, (1, 12, 12, 4), np.int8)
-    assert np.array_equal(padded(image), same(image))
+    assert folded.nodes[0].operator.pads == Pads(1, 0, 2, 3)
+    assert_same_bytes(graph, folded, tflm, tmp_path)
+
+
+def padded_pool(pad: Pad, kernel: int = 3) -> Graph:
+    builder = GraphBuilder()
+    image = builder.tensor(Tensor("image", (1, 12, 12, 4), "int8", IMAGE))
+    wide = builder.node(pad, (image,), "padded", "int8", IMAGE)
+    return builder.build((image,), (builder.node(MaxPool2D((kernel, kernel), (2, 2)), (wide,), "pool", "int8", IMAGE),))
+
+
+def test_a_maximum_pool_pads_with_the_lowest_code(tflm: Load, tmp_path: Path):
+    graph = padded_pool(Pad(((0, 0), (1, 1), (1, 0), (0, 0)), value=-128))
+    folded = fold_pads(graph)
+    folded.check()
+    assert [node.operator for node in folded.nodes] == [MaxPool2D((3, 3), (2, 2), Pads(1, 1, 1, 0))]
+    assert_same_bytes(graph, folded, tflm, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(padded_pool(Pad(SIDES)), id="fills with zero, which may be the maximum"),
+        pytest.param(padded_pool(Pad(((0, 0), (2, 0), (0, 0), (0, 0)), value=-128), 2), id="a window without an image"),
+    ],
+)
+def test_what_a_maximum_pool_cannot_say_stays(graph: Graph):
+    assert fold_pads(graph).nodes == graph.nodes
 
 
 @pytest.mark.parametrize(
