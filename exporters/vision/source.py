@@ -148,8 +148,8 @@ def _from_built_in(reference: str, weights: Path | None, images: Calibration) ->
         note = f"Untrained: the weights are random (seed {images.seed}), the answers mean nothing."
         return _from_torch(model, shape, reference, images, "Apache-2.0", (note,))
     state = read_weights(weights)
-    classes = {"classes": len(state["classifier.linear.weight"])} if "classifier.linear.weight" in state else {}
-    model, shape = build(reference, **classes)
+    last = state.get("classifier.linear.weight")
+    model, shape = build(reference) if last is None or last.dim() != 2 else build(reference, classes=len(last))
     load_weights(model, state, weights)
     return _from_torch(model, shape, reference, images)
 
