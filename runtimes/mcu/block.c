@@ -87,17 +87,15 @@ static void unpack(const int8_t *pixel0, const int8_t *pixel1, int32_t length, u
     }
 }
 
-/* The same with unpacked codes; `length` is not 0. The inner loop is in one piece, since it takes every register there
- * is: 16 products in 16 instructions, and two to go on. */
-static EP_NOINLINE void add_unpacked(const int8_t *filter, int32_t distance, int32_t count, const uint32_t *unpacked,
-                                     int32_t length, struct sums *sums)
+/* The sums of `pairs` pairs of filters, from the bias on, with `length` unpacked codes, not 0. The inner loop is in one
+ * piece, since it takes every register there is: 16 products in 16 instructions, and two to go on. */
+static EP_NOINLINE void begin_unpacked(const int8_t *filter, int32_t distance, int32_t pairs, const int32_t *bias,
+                                       const uint32_t *unpacked, int32_t length, uint32_t *sums0, uint32_t *sums1)
 {
-    const uint32_t *begun0 = begun(sums, sums->pixel0), *begun1 = begun(sums, sums->pixel1);
-    for (int32_t i = 0; i < count; i += 2, filter += 2 * distance) {
-        const int32_t two = i + 1 < count;
-        const int8_t *filter0 = filter, *filter1 = filter + two * distance, *end = filter + length;
+    for (; pairs > 0; pairs--) {
+        const int8_t *filter0 = filter, *filter1 = filter + distance, *end = filter + length;
         const uint32_t *pixels = unpacked;
-        uint32_t sum0 = begun0[i], sum1 = begun0[i + two], sum2 = begun1[i], sum3 = begun1[i + two];
+        uint32_t sum0 = (uint32_t)bias[0], sum1 = (uint32_t)bias[1], sum2 = sum0, sum3 = sum1;
         uint32_t w0, w1, pair, x0, x1;
         __asm__("1:\n"
             "ldr %[w0], [%[filter0]], #4\n"
@@ -123,10 +121,10 @@ static EP_NOINLINE void add_unpacked(const int8_t *filter, int32_t distance, int
               [pair] "=&r"(pair), [x0] "=&r"(x0), [x1] "=&r"(x1)
                 : [end] "r"(end)
                 : "cc", "memory");
-        sums->pixel0[i] = sum0, sums->pixel0[i + 1] = sum1;
-        sums->pixel1[i] = sum2, sums->pixel1[i + 1] = sum3;
+        sums0[0] = sum0, sums0[1] = sum1;
+        sums1[0] = sum2, sums1[1] = sum3;
+        filter += 2 * distance, bias += 2, sums0 += 2, sums1 += 2;
     }
-    sums->bias = NULL;
 }
 
 #endif
@@ -160,6 +158,11 @@ EP_NOINLINE void ep_finish(const struct ep_block *block, int32_t pixel, int32_t 
         vstrbq_p_s32(target + i, code, left);
     }
 #else
+    if (added == NULL && lowest == INT8_MIN && highest == INT8_MAX) {
+        for (int32_t i = 0; i < count; i++)
+            target[i] = ep_saturate(ep_to_code((int32_t)sums[i], multiplier[i], shift[i], zero_point));
+        return;
+    }
     if (added == NULL) {
         for (int32_t i = 0; i < count; i++) {
             const int32_t code = ep_to_code((int32_t)sums[i], multiplier[i], shift[i], zero_point);
@@ -189,8 +192,15 @@ void ep_two_pixels(const struct ep_block *block, const int8_t *input0, const int
         struct sums sums;
         sums.bias = block->output.bias + channel;
 #ifdef EP_DSP
-        if (done > 0)
-            add_unpacked(filter, distance, count, unpacked, done, &sums);
+        if (done > 0) {
+            begin_unpacked(filter, distance, count / 2, sums.bias, unpacked, done, sums.pixel0, sums.pixel1);
+            if (count % 2 == 1) {
+                const int32_t last = count - 1, twice[2] = {sums.bias[last], sums.bias[last]};
+                begin_unpacked(filter + last * distance, 0, 1, twice, unpacked, done, sums.pixel0 + last,
+                               sums.pixel1 + last);
+            }
+            sums.bias = NULL;
+        }
 #endif
         if (done < block->run_length)
             add_products(filter + done, distance, count, input0 + done, input1 + done, block->run_length - done, &sums);

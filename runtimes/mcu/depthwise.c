@@ -100,29 +100,41 @@ static EP_NOINLINE void sum_3x3(const int8_t *filter, uint32_t bias, const int8_
 
 #endif
 
+/* Adds one tap: `factor` times each `stride`-th code. */
+static void add_tap(int32_t factor, const int8_t *codes, int32_t stride, int32_t count, uint32_t *sums)
+{
+#ifdef EP_MVE
+    const uint32x4_t places = vmulq_n_u32(vidupq_n_u32(0, 1), (uint32_t)stride);
+    for (int32_t i = 0; i < count; i += 4, codes += 4 * stride) {
+        const mve_pred16_t left = vctp32q((uint32_t)(count - i));
+        int32_t *sum = (int32_t *)sums + i;
+        const int32x4_t x = vldrbq_gather_offset_z_s32(codes, places, left);
+        vstrwq_p_s32(sum, vmlaq_n_s32(vldrwq_z_s32(sum, left), x, factor), left);
+    }
+#else
+#pragma GCC unroll 4
+    for (int32_t i = 0; i < count; i++, codes += stride)
+        sums[i] += ep_product(factor, *codes);
+#endif
+}
+
 /* Adds a filter's row of `length` taps, `gap` columns apart, on `count` windows, `stride` apart, to their sums. */
 static EP_NOINLINE void add_row(const int8_t *filter, int32_t length, int32_t gap, const int8_t *line, int32_t stride,
                                 int32_t count, uint32_t *sums)
 {
-#ifdef EP_MVE
-    for (int32_t j = 0; j < length; j++, line += gap)
-        ep_add_scaled(line, stride, filter[j], count, sums);
-#else
-    for (int32_t i = 0; i < count; i++, line += stride) {
-        uint32_t sum = sums[i];
-        int32_t j = 0;
+    int32_t j = 0;
 #ifdef EP_DSP
-        for (; gap == 1 && j + 4 <= length; j += 4) {
-            const uint32_t w = ep_load(filter + j), x = ep_load(line + j);
-            sum = ep_smlad(ep_odd(w), ep_odd(x), ep_smlad(ep_even(w), ep_even(x), sum));
+    for (; gap == 1 && j + 4 <= length; j += 4, line += 4) {
+        const uint32_t taps = ep_load(filter + j), even = ep_even(taps), odd = ep_odd(taps);
+        const int8_t *codes = line;
+        for (int32_t i = 0; i < count; i++, codes += stride) {
+            const uint32_t word = ep_load(codes);
+            sums[i] = ep_smlad(odd, ep_odd(word), ep_smlad(even, ep_even(word), sums[i]));
         }
-#endif
-#pragma GCC unroll 4
-        for (; j < length; j++)
-            sum += ep_product(filter[j], line[j * gap]);
-        sums[i] = sum;
     }
 #endif
+    for (; j < length; j++, line += gap)
+        add_tap(filter[j], line, stride, count, sums);
 }
 
 static void sum_lines(const struct ep_depthwise *layer, const int8_t *filter, uint32_t bias, const struct lines *lines,
@@ -179,6 +191,11 @@ static EP_NOINLINE void finish(const struct ep_requantization *output, int32_t c
         vstrbq_scatter_offset_p_s32(target, places, code, left);
     }
 #else
+    if (lowest == INT8_MIN && highest == INT8_MAX) {
+        for (int32_t i = 0; i < count; i++, target += step)
+            *target = ep_saturate(ep_to_code((int32_t)sums[i], multiplier, shift, zero_point));
+        return;
+    }
     for (int32_t i = 0; i < count; i++, target += step)
         *target = (int8_t)ep_clamp(ep_to_code((int32_t)sums[i], multiplier, shift, zero_point), lowest, highest);
 #endif

@@ -44,7 +44,17 @@ static inline int32_t ep_clamp(int32_t value, int32_t lowest, int32_t highest)
     return value > highest ? highest : value;
 }
 
-/* The same where it is seldom needed, so that it takes no registers from a loop. */
+/* To a code, wherever no activation is fused: one instruction where there is one. */
+static inline int8_t ep_saturate(int32_t value)
+{
+#ifdef EP_DSP
+    return (int8_t)ep_ssat8(value);
+#else
+    return (int8_t)ep_clamp(value, INT8_MIN, INT8_MAX);
+#endif
+}
+
+/* ep_rescale where it is seldom needed, so that it takes no registers from a loop. */
 static EP_NOINLINE EP_UNUSED int32_t ep_rescale_apart(int32_t value, int32_t multiplier, int32_t shift)
 {
     return ep_rescale(value, multiplier, shift);

@@ -84,6 +84,13 @@ static inline int32_t ep_smmulr(int32_t a, int32_t b)
     return high;
 }
 
+static inline int32_t ep_ssat8(int32_t value)
+{
+    int32_t code;
+    __asm__("ssat %0, #8, %1" : "=r"(code) : "r"(value));
+    return code;
+}
+
 static inline int32_t ep_qadd(int32_t a, int32_t b)
 {
     int32_t sum;

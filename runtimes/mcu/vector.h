@@ -46,18 +46,6 @@ static inline int32x4_t ep_sums_of(const struct ep_sum *sum, int32x4_t first, in
                        sum->highest);
 }
 
-/* sums[i] += factor * codes[i * stride]. */
-static inline void ep_add_scaled(const int8_t *codes, int32_t stride, int32_t factor, int32_t count, uint32_t *sums)
-{
-    const uint32x4_t places = vmulq_n_u32(vidupq_n_u32(0, 1), (uint32_t)stride);
-    int32_t *sum = (int32_t *)sums;
-    for (; count > 0; count -= 4, sum += 4, codes += 4 * stride) {
-        const mve_pred16_t left = vctp32q((uint32_t)count);
-        const int32x4_t x = vldrbq_gather_offset_z_s32(codes, places, left);
-        vstrwq_p_s32(sum, vmlaq_n_s32(vldrwq_z_s32(sum, left), x, factor), left);
-    }
-}
-
 #endif
 
 #endif

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import random
 import shutil
 import struct
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from edgepipe.exporters.vision import kernels
+from edgepipe.exporters.vision.arena import plan_arena
 from edgepipe.exporters.vision.graph import Graph
 from edgepipe.exporters.vision.in_place import line_buffer_bytes, may_overwrite
-from edgepipe.exporters.vision.kernel_parameters import kernel_calls
+from edgepipe.exporters.vision.kernel_parameters import kernel_calls, residual_parameters
+from edgepipe.exporters.vision.operators import ShapeError
 from edgepipe.exporters.vision.write_tflite import write_tflite
 
 HERE = Path(__file__).parent
 RUNTIME = HERE.parents[2] / "runtimes/mcu"
+EXPORTERS = HERE.parents[1] / "exporters/vision"
 
 # By the numbers that driver.c has for them.
 KERNELS = (
@@ -42,6 +49,27 @@ WITH_LINE_BUFFER = (kernels.Depthwise, kernels.AveragePool, kernels.MaxPool)
 WITH_RESIDUAL = (kernels.Conv, kernels.Pointwise)
 
 SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+def loaded(path: Path) -> ModuleType:
+    """A file of the tests as a module: they are no package."""
+    name = f"{path.parent.name}_{path.stem}"
+    specification = importlib.util.spec_from_file_location(name, path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+OPERATORS = loaded(HERE / "random_operators.py")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that asks for ``operator`` runs once for each kind."""
+    if "operator" in metafunc.fixturenames:
+        metafunc.parametrize("operator", OPERATORS.GRAPHS)
 
 
 @dataclasses.dataclass
@@ -170,6 +198,77 @@ def node_calls(graph: Graph, inputs: Sequence[np.ndarray], in_place: int | None)
     return calls
 
 
+@pytest.fixture(scope="session")
+def calls_of_nodes() -> Callable[..., list[Call]]:
+    """``calls_of_nodes([(graph, in_place), ...])`` → calls on noise for graphs of one node."""
+
+    def build(graphs: Sequence[tuple[Graph, int | None]]) -> list[Call]:
+        generator, calls = np.random.default_rng(0), []
+        for graph, in_place in graphs:
+            shapes = [graph.tensors[index].shape for index in graph.inputs]
+            inputs = [generator.integers(-128, 128, shape, np.int8) for shape in shapes]
+            calls += node_calls(graph, inputs, in_place)
+        return calls
+
+    return build
+
+
+def arena_calls(graph: Graph) -> Iterator[Call]:
+    """Calls for a whole graph, all in the planner's one arena: their first block, which the caller fills in."""
+    arena = plan_arena(graph)
+    places = arena.tensors
+    convolutions = {conv: add for add, conv in arena.fused.items()}
+    for position, node in enumerate(graph.nodes):
+        if position in convolutions:
+            continue
+        convolution, residual = node, None
+        if position in arena.fused:
+            convolution = graph.nodes[arena.fused[position]]
+            residual = residual_parameters(graph, convolution, node)
+        constants: list[np.ndarray] = []
+
+        def place(index: int, constants: list[np.ndarray] = constants) -> tuple[int, int]:
+            data = graph.tensors[index].data
+            if data is None:
+                return 0, places[index]
+            constants.append(data.reshape(-1).view(np.int8))
+            return len(constants), 0
+
+        for number, kernel in enumerate(kernel_calls(graph, convolution)):
+            arguments: list[tuple[int, int] | None] = []
+            if isinstance(kernel, (kernels.Add, kernels.Mul)):
+                arguments += map(place, node.inputs)
+            else:
+                arguments.append(place(convolution.inputs[number if len(node.inputs) > 1 else 0]))
+            if isinstance(kernel, WITH_RESIDUAL):
+                other = next((index for index in node.inputs if residual and index != convolution.output), None)
+                arguments.append(None if other is None else place(other))
+            if isinstance(kernel, WITH_LINE_BUFFER):
+                scratch = arena.scratch.get(position)
+                arguments.append(None if scratch is None else (0, scratch))
+            arguments.append((0, places[node.output]))
+            yield Call(kernel, [np.zeros(arena.nbytes, np.int8), *constants], arguments, residual)
+
+
+@pytest.fixture
+def run_graph(driver: Driver) -> Callable[[Graph, np.ndarray], np.ndarray]:
+    """``run_graph(graph, image)`` → the output, every activation of it in the planner's arena."""
+
+    def run(graph: Graph, image: np.ndarray) -> np.ndarray:
+        arena = plan_arena(graph)
+        memory = np.full(arena.nbytes, 85, np.int8)
+        begin = arena.tensors[graph.inputs[0]]
+        memory[begin : begin + image.nbytes] = image.reshape(-1).view(np.int8)
+        for call in arena_calls(graph):
+            call.blocks[0] = memory
+            memory = driver.run(call)[0]
+        output = graph.tensors[graph.outputs[0]]
+        begin = arena.tensors[graph.outputs[0]]
+        return memory[begin : begin + output.nbytes].view(output.dtype).reshape(output.shape)
+
+    return run
+
+
 @pytest.fixture
 def run_node(driver: Driver) -> Callable[..., np.ndarray]:
     """``run_node(graph, *inputs, in_place=None)`` → the output of a graph of one node."""
@@ -187,6 +286,40 @@ def run_node(driver: Driver) -> Callable[..., np.ndarray]:
         return left[: output.nbytes].view(output.dtype).reshape(output.shape)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def random_graph() -> Callable[[int], Graph]:
+    """That of the exporters' tests: ``random_graph(seed)`` → an int8 network."""
+    build: Callable[[int], Graph] = loaded(EXPORTERS / "conftest.py").build_random_graph
+    return build
+
+
+@pytest.fixture(scope="session")
+def operators() -> ModuleType:
+    """Random graphs of one operator, ``GRAPHS``, and random ``codes``."""
+    return OPERATORS
+
+
+@pytest.fixture(scope="session")
+def random_node_calls() -> Callable[[random.Random], Iterator[Call]]:
+    """``random_node_calls(rng)`` → calls for an operator of each kind, as they are made in place and not."""
+
+    def build(rng: random.Random) -> Iterator[Call]:
+        for name in OPERATORS.GRAPHS:
+            try:
+                graph = OPERATORS.GRAPHS[name](rng)
+            except ShapeError:
+                continue
+            (node,) = graph.nodes
+            tensors = [graph.tensors[index] for index in graph.inputs]
+            inputs = [OPERATORS.codes(rng, tensor.shape, tensor.dtype) for tensor in tensors]
+            yield from node_calls(graph, inputs, None)
+            for position, index in enumerate(node.inputs):
+                if graph.tensors[index].data is None and may_overwrite(graph, node, index):
+                    yield from node_calls(graph, inputs, position)
+
+    return build
 
 
 @pytest.fixture(scope="session")
