@@ -27,7 +27,7 @@ _SOFTMAX_COLUMNS = 4095
 
 
 def kernel_calls(graph: Graph, node: Node) -> Sequence[kernels.Kernel]:
-    """The calls that compute a node: one, or for a concatenation one for each input; none for a reshape.
+    """The calls that compute a node: one, or for a concatenation one for each input.
 
     Activations go to the kernel in the node's order. A fully connected layer is a `Pointwise` kernel, what depends on
     one code only is a `Lookup`. Constants that an elementwise node adds or multiplies by are given as activations are.
@@ -39,7 +39,7 @@ def kernel_calls(graph: Graph, node: Node) -> Sequence[kernels.Kernel]:
     output = graph.tensors[node.output]
     try:
         return list(_calls(node.operator, inputs, output))
-    except _NoKernel as reason:
+    except (_NoKernel, operators.ShapeError) as reason:
         raise UnsupportedModel(f"{node.operator.name}, tensor {node.output} ({output.name}): {reason}") from None
 
 
@@ -66,8 +66,10 @@ def _calls(operator: operators.Operator, inputs: Sequence[Tensor], output: Tenso
         if tensor.dtype == "float32":
             raise _NoKernel(f"{tensor.name!r} is float32: expected int8 or uint8, converted on the host")
     match operator:
-        case operators.Reshape():
-            return
+        case operators.Reshape():  # Nothing to do, if the output lies where the input does.
+            yield copy_box((output.nbytes,), (0,), (output.nbytes,), (0,), (output.nbytes,))
+        case operators.Concatenation(activation=activation) if activation is not Activation.NONE:
+            raise _NoKernel(f"has a fused {activation.value}: expected none")
         case operators.Concatenation(axis=axis):
             start = 0
             for part in inputs:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgepipe.errors import UnsupportedModel
 from edgepipe.exporters.vision.kernels import Copy
-from edgepipe.exporters.vision.operators import ResizeNearestNeighbor, Shape
+from edgepipe.exporters.vision.operators import ResizeNearestNeighbor, Shape, ShapeError
 
 
 def strides(shape: Shape) -> tuple[int, ...]:
@@ -61,7 +60,7 @@ def copy_box(source: Shape, source_begin: Shape, target: Shape, target_begin: Sh
     """A copy of ``box`` one-byte elements from one place of a tensor to one of another.
 
     Raises:
-        UnsupportedModel: it takes more than four nested loops.
+        ShapeError: it takes more than four nested loops.
     """
     rows: list[tuple[int, int, int]] = []
     for size, *steps in zip(box, strides(source), strides(target), strict=True):
@@ -74,7 +73,7 @@ def copy_box(source: Shape, source_begin: Shape, target: Shape, target_begin: Sh
         rows.append((1, 1, 1))
     rows = [(1, 0, 0)] * (4 - len(rows)) + rows
     if len(rows) > 4:
-        raise UnsupportedModel(f"a box of shape {box} is cut from {source}: expected at most four axes")
+        raise ShapeError(f"a box of shape {box} is cut from {source}: expected at most four axes")
     sizes, from_strides, to_strides = zip(*rows, strict=True)
 
     def offset(begin: Shape, shape: Shape) -> int:

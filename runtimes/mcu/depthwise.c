@@ -43,46 +43,75 @@ static void fill_line(const struct ep_depthwise *layer, const int8_t *input, int
 
 #ifndef EP_MVE
 
-/* Sums of `count` windows of 3x3 without gaps, `stride` columns apart; the first begins where the lines do. */
-static EP_NOINLINE void sum_3x3(const int8_t *filter, uint32_t bias, const int8_t *line0, const int8_t *line1,
-                                const int8_t *line2, int32_t stride, int32_t count, uint32_t *sums)
-{
-    int32_t i = 0;
 #ifdef EP_DSP
-    const uint32_t outer0 = ep_pack(filter[0], filter[2]), outer1 = ep_pack(filter[3], filter[5]);
-    const uint32_t outer2 = ep_pack(filter[6], filter[8]);
-    const uint32_t middle01 = ep_pack(filter[1], filter[4]), middle2 = ep_pack(filter[7], 0);
+
+/* A 3x3 filter as pairs of int16: the outer taps of each row, and the middle ones. */
+struct taps {
+    uint32_t outer0, outer1, outer2, middle01, middle2;
+};
+
+static struct taps pack_taps(const int8_t *filter)
+{
+    return (struct taps){
+        .outer0 = ep_pack(filter[0], filter[2]),
+        .outer1 = ep_pack(filter[3], filter[5]),
+        .outer2 = ep_pack(filter[6], filter[8]),
+        .middle01 = ep_pack(filter[1], filter[4]),
+        .middle2 = ep_pack(filter[7], 0),
+    };
+}
+
+/* The sum of a window on the left three of four columns. */
+static inline uint32_t on_left(struct taps taps, uint32_t sum, uint32_t word0, uint32_t word1, uint32_t word2)
+{
+    sum = ep_smlabb(taps.middle01, ep_odd(word0), ep_smlad(taps.outer0, ep_even(word0), sum));
+    sum = ep_smlatb(taps.middle01, ep_odd(word1), ep_smlad(taps.outer1, ep_even(word1), sum));
+    return ep_smlabb(taps.middle2, ep_odd(word2), ep_smlad(taps.outer2, ep_even(word2), sum));
+}
+
+/* On the right three. */
+static inline uint32_t on_right(struct taps taps, uint32_t sum, uint32_t word0, uint32_t word1, uint32_t word2)
+{
+    sum = ep_smlabt(taps.middle01, ep_even(word0), ep_smlad(taps.outer0, ep_odd(word0), sum));
+    sum = ep_smlatt(taps.middle01, ep_even(word1), ep_smlad(taps.outer1, ep_odd(word1), sum));
+    return ep_smlabt(taps.middle2, ep_even(word2), ep_smlad(taps.outer2, ep_odd(word2), sum));
+}
+
+/* Sums of `count` windows of 3x3 without gaps, `stride` columns apart; the first begins at `start` on lines that are at
+ * least four codes long. Words are loaded such that none reaches over a line's end. */
+static EP_NOINLINE void sum_3x3(const struct taps *packed, uint32_t bias, const int8_t *line0, const int8_t *line1,
+                                const int8_t *line2, int32_t start, int32_t stride, int32_t count, uint32_t *sums)
+{
+    const struct taps taps = *packed;
+    int32_t i = 0;
+    line0 += start, line1 += start, line2 += start;
     for (; stride == 1 && i + 1 < count; i += 2) {
-        uint32_t left = bias, right = bias, word, even, odd;
-        word = ep_load(line0), even = ep_even(word), odd = ep_odd(word);
-        left = ep_smlabb(middle01, odd, ep_smlad(outer0, even, left));
-        right = ep_smlabt(middle01, even, ep_smlad(outer0, odd, right));
-        word = ep_load(line1), even = ep_even(word), odd = ep_odd(word);
-        left = ep_smlatb(middle01, odd, ep_smlad(outer1, even, left));
-        right = ep_smlatt(middle01, even, ep_smlad(outer1, odd, right));
-        word = ep_load(line2), even = ep_even(word), odd = ep_odd(word);
-        left = ep_smlabb(middle2, odd, ep_smlad(outer2, even, left));
-        right = ep_smlabt(middle2, even, ep_smlad(outer2, odd, right));
-        sums[i] = left;
-        sums[i + 1] = right;
+        const uint32_t word0 = ep_load(line0), word1 = ep_load(line1), word2 = ep_load(line2);
+        *sums++ = on_left(taps, bias, word0, word1, word2);
+        *sums++ = on_right(taps, bias, word0, word1, word2);
         line0 += 2, line1 += 2, line2 += 2;
     }
-    /* All but the last window, which may end where the line does. */
-    for (; i + 1 < count; i++) {
-        uint32_t sum = bias, word;
-        word = ep_load(line0);
-        sum = ep_smlabb(middle01, ep_odd(word), ep_smlad(outer0, ep_even(word), sum));
-        word = ep_load(line1);
-        sum = ep_smlatb(middle01, ep_odd(word), ep_smlad(outer1, ep_even(word), sum));
-        word = ep_load(line2);
-        sum = ep_smlabb(middle2, ep_odd(word), ep_smlad(outer2, ep_even(word), sum));
-        sums[i] = sum;
+    if (start == 0 && i == 0) {
+        *sums++ = on_left(taps, bias, ep_load(line0), ep_load(line1), ep_load(line2));
+        line0 += stride, line1 += stride, line2 += stride;
+        i++;
+    }
+    for (; i < count; i++) {
+        *sums++ = on_right(taps, bias, ep_load(line0 - 1), ep_load(line1 - 1), ep_load(line2 - 1));
         line0 += stride, line1 += stride, line2 += stride;
     }
-#endif
+}
+
+#else
+
+/* Sums of `count` windows of 3x3 without gaps, `stride` columns apart; the first begins at `start`. */
+static EP_NOINLINE void sum_3x3(const int8_t *filter, uint32_t bias, const int8_t *line0, const int8_t *line1,
+                                const int8_t *line2, int32_t start, int32_t stride, int32_t count, uint32_t *sums)
+{
+    line0 += start, line1 += start, line2 += start;
     const int32_t w0 = filter[0], w1 = filter[1], w2 = filter[2], w3 = filter[3], w4 = filter[4];
     const int32_t w5 = filter[5], w6 = filter[6], w7 = filter[7], w8 = filter[8];
-    for (; i < count; i++) {
+    for (int32_t i = 0; i < count; i++) {
         uint32_t sum = bias;
         sum += ep_product(w0, line0[0]);
         sum += ep_product(w1, line0[1]);
@@ -96,6 +125,15 @@ static EP_NOINLINE void sum_3x3(const int8_t *filter, uint32_t bias, const int8_
         sums[i] = sum;
         line0 += stride, line1 += stride, line2 += stride;
     }
+}
+
+#endif
+
+/* Whether sum_3x3 can be used. */
+static int is_plain_3x3(const struct ep_window *window, const struct lines *lines)
+{
+    return window->kernel_rows == 3 && window->kernel_columns == 3 && window->dilation_rows == 1 &&
+           window->dilation_columns == 1 && lines->length >= 4;
 }
 
 #endif
@@ -141,20 +179,12 @@ static void sum_lines(const struct ep_depthwise *layer, const int8_t *filter, ui
                       int32_t row, int32_t column, int32_t count, uint32_t *sums)
 {
     const struct ep_window *window = &layer->window;
-    const int32_t start = column * window->stride_columns;
-#ifndef EP_MVE
-    if (window->kernel_rows == 3 && window->kernel_columns == 3 && window->dilation_rows == 1 &&
-        window->dilation_columns == 1) {
-        sum_3x3(filter, bias, line_at(lines, row) + start, line_at(lines, row + 1) + start,
-                line_at(lines, row + 2) + start, window->stride_columns, count, sums);
-        return;
-    }
-#endif
     for (int32_t i = 0; i < count; i++)
         sums[i] = bias;
     for (int32_t i = 0; i < window->kernel_rows; i++, filter += window->kernel_columns)
         add_row(filter, window->kernel_columns, window->dilation_columns,
-                line_at(lines, row + i * window->dilation_rows) + start, window->stride_columns, count, sums);
+                line_at(lines, row + i * window->dilation_rows) + column * window->stride_columns,
+                window->stride_columns, count, sums);
 }
 
 /* The sum of one window, straight from the image. */
@@ -209,6 +239,14 @@ static void one_channel(const struct ep_depthwise *layer, const int8_t *input, c
     const int32_t step = layer->input.channels * layer->depth_multiplier;
     const int8_t *filter = layer->filter + channel * window->kernel_rows * window->kernel_columns;
     const uint32_t bias = (uint32_t)layer->output.bias[channel];
+#ifndef EP_MVE
+    const int plain_3x3 = is_plain_3x3(window, lines);
+#ifdef EP_DSP
+    const struct taps packed = plain_3x3 ? pack_taps(filter) : (struct taps){0}, *taps = &packed;
+#else
+    const int8_t *taps = filter;
+#endif
+#endif
     int32_t filled = 0;
     for (int32_t i = 0; i < rows; i++) {
         const int32_t row = i * window->stride_rows;
@@ -218,12 +256,17 @@ static void one_channel(const struct ep_depthwise *layer, const int8_t *input, c
         for (int32_t column = 0; column < columns; column += KEPT_COLUMNS) {
             const int32_t count = columns - column < KEPT_COLUMNS ? columns - column : KEPT_COLUMNS;
             uint32_t sums[KEPT_COLUMNS];
-            if (lines->buffer != NULL)
-                sum_lines(layer, filter, bias, lines, row, column, count, sums);
-            else
+            if (lines->buffer == NULL)
                 for (int32_t j = 0; j < count; j++)
                     sums[j] = sum_from_image(layer, filter, bias, input, row - window->top,
                                              (column + j) * window->stride_columns - window->left);
+#ifndef EP_MVE
+            else if (plain_3x3)
+                sum_3x3(taps, bias, line_at(lines, row), line_at(lines, row + 1), line_at(lines, row + 2),
+                        column * window->stride_columns, window->stride_columns, count, sums);
+#endif
+            else
+                sum_lines(layer, filter, bias, lines, row, column, count, sums);
             finish(&layer->output, channel, sums, count, target, step);
             target += count * step;
         }
