@@ -250,20 +250,32 @@ def arena_calls(graph: Graph) -> Iterator[Call]:
             yield Call(kernel, [np.zeros(arena.nbytes, np.int8), *constants], arguments, residual)
 
 
-@pytest.fixture
-def run_graph(driver: Driver) -> Callable[[Graph, np.ndarray], np.ndarray]:
-    """``run_graph(graph, image)`` → the output, every activation of it in the planner's arena."""
+@pytest.fixture(scope="session")
+def follow_graph(driver: Driver) -> Callable[..., list[tuple[Call, list[np.ndarray]]]]:
+    """``follow_graph(graph, image)`` → every call with what it left in memory, all activations in one arena."""
 
-    def run(graph: Graph, image: np.ndarray) -> np.ndarray:
+    def follow(graph: Graph, image: np.ndarray) -> list[tuple[Call, list[np.ndarray]]]:
         arena = plan_arena(graph)
         memory = np.full(arena.nbytes, 85, np.int8)
         begin = arena.tensors[graph.inputs[0]]
         memory[begin : begin + image.nbytes] = image.reshape(-1).view(np.int8)
+        steps = []
         for call in arena_calls(graph):
             call.blocks[0] = memory
-            memory = driver.run(call)[0]
-        output = graph.tensors[graph.outputs[0]]
-        begin = arena.tensors[graph.outputs[0]]
+            steps.append((call, driver.run(call)))
+            memory = steps[-1][1][0]
+        return steps
+
+    return follow
+
+
+@pytest.fixture(scope="session")
+def run_graph(follow_graph: Any) -> Callable[[Graph, np.ndarray], np.ndarray]:
+    """``run_graph(graph, image)`` → the output, from the planner's arena."""
+
+    def run(graph: Graph, image: np.ndarray) -> np.ndarray:
+        output, begin = graph.tensors[graph.outputs[0]], plan_arena(graph).tensors[graph.outputs[0]]
+        memory = follow_graph(graph, image)[-1][1][0]
         return memory[begin : begin + output.nbytes].view(output.dtype).reshape(output.shape)
 
     return run
