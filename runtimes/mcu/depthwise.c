@@ -175,6 +175,7 @@ static EP_NOINLINE void add_row(const int8_t *filter, int32_t length, int32_t ga
         add_tap(filter[j], line, stride, count, sums);
 }
 
+/* Sums of `count` windows from output column `column` on; the first line is that of padded row `row`. */
 static void sum_lines(const struct ep_depthwise *layer, const int8_t *filter, uint32_t bias, const struct lines *lines,
                       int32_t row, int32_t column, int32_t count, uint32_t *sums)
 {
@@ -187,23 +188,40 @@ static void sum_lines(const struct ep_depthwise *layer, const int8_t *filter, ui
                 window->stride_columns, count, sums);
 }
 
-/* The sum of one window, straight from the image. */
-static uint32_t sum_from_image(const struct ep_depthwise *layer, const int8_t *filter, uint32_t bias,
-                               const int8_t *input, int32_t row, int32_t column)
+static void add_padding(int32_t product, int32_t from, int32_t to, uint32_t *sums)
+{
+    for (int32_t i = from; i < to; i++)
+        sums[i] += (uint32_t)product;
+}
+
+/* The same straight from the image, without lines; the first window begins at `row` and `column` of it. */
+static void sum_image(const struct ep_depthwise *layer, const int8_t *filter, uint32_t bias, const int8_t *input,
+                      int32_t row, int32_t column, int32_t count, uint32_t *sums)
 {
     const struct ep_window *window = &layer->window;
-    uint32_t sum = bias;
-    for (int32_t i = 0; i < window->kernel_rows; i++) {
-        const int32_t y = row + i * window->dilation_rows;
+    const struct ep_image *image = &layer->input;
+    const int32_t stride = window->stride_columns;
+    for (int32_t i = 0; i < count; i++)
+        sums[i] = bias;
+    for (int32_t i = 0; i < window->kernel_rows; i++, row += window->dilation_rows)
         for (int32_t j = 0; j < window->kernel_columns; j++) {
+            const int32_t factor = *filter++, padding = factor * layer->input_zero_point;
+            /* Windows from `begin` to `end` have this tap inside the image; the first has it at column x. */
             const int32_t x = column + j * window->dilation_columns;
-            const int inside = y >= 0 && y < layer->input.rows && x >= 0 && x < layer->input.columns;
-            const int32_t code =
-                inside ? input[(y * layer->input.columns + x) * layer->input.channels] : layer->input_zero_point;
-            sum += ep_product(*filter++, code);
+            const int32_t begin = x < 0 ? (stride - 1 - x) / stride : 0;
+            int32_t end = x < image->columns ? (image->columns - 1 - x) / stride + 1 : 0;
+            if (row < 0 || row >= image->rows)
+                end = 0;
+            end = end < count ? end : count;
+            if (begin >= end) {
+                add_padding(padding, 0, count, sums);
+                continue;
+            }
+            add_padding(padding, 0, begin, sums);
+            add_padding(padding, end, count, sums);
+            add_tap(factor, input + (row * image->columns + x + begin * stride) * image->channels,
+                    stride * image->channels, end - begin, sums + begin);
         }
-    }
-    return sum;
 }
 
 /* Codes of one channel from their sums, `step` apart. */
@@ -257,9 +275,8 @@ static void one_channel(const struct ep_depthwise *layer, const int8_t *input, c
             const int32_t count = columns - column < KEPT_COLUMNS ? columns - column : KEPT_COLUMNS;
             uint32_t sums[KEPT_COLUMNS];
             if (lines->buffer == NULL)
-                for (int32_t j = 0; j < count; j++)
-                    sums[j] = sum_from_image(layer, filter, bias, input, row - window->top,
-                                             (column + j) * window->stride_columns - window->left);
+                sum_image(layer, filter, bias, input, row - window->top,
+                          column * window->stride_columns - window->left, count, sums);
 #ifndef EP_MVE
             else if (plain_3x3)
                 sum_3x3(taps, bias, line_at(lines, row), line_at(lines, row + 1), line_at(lines, row + 2),
