@@ -9,13 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
-
 from edgepipe.errors import UnsupportedModel
 from edgepipe.exporters.vision import kernels, operators
-from edgepipe.exporters.vision.activation_range import activation_range
+from edgepipe.exporters.vision.convolution_parameters import (
+    code_range,
+    conv,
+    depthwise,
+    fully_connected,
+    image_of,
+    quantization_of,
+    scale_of,
+    window_of,
+)
 from edgepipe.exporters.vision.fixed_point import Multiplier, quantize_multiplier, wrap
-from edgepipe.exporters.vision.graph import Graph, Node, Quantization, Tensor
+from edgepipe.exporters.vision.graph import Graph, Node, Tensor
 from edgepipe.exporters.vision.kernel_shapes import broadcast_strides, copy_box, merge_axes, nearest
 from edgepipe.exporters.vision.lookup_tables import lookup_table, softmax_exponentials
 from edgepipe.exporters.vision.operators import Activation
@@ -81,102 +88,11 @@ def _calls(operator: operators.Operator, inputs: Sequence[Tensor], output: Tenso
             yield _BUILDERS[type(operator)](operator, inputs, output)
 
 
-def _quantization(tensor: Tensor) -> Quantization:
-    assert tensor.quantization is not None
-    return tensor.quantization
-
-
-def _scale(tensor: Tensor) -> float:
-    return _quantization(tensor).scale
-
-
-def _range(operator: operators.Operator, output: Tensor) -> tuple[int, int]:
-    activation = getattr(operator, "activation", Activation.NONE)
-    return activation_range(activation, _quantization(output), output.dtype)
-
-
-def _image(tensor: Tensor) -> kernels.Image:
-    return kernels.Image(*tensor.shape[1:])
-
-
-def _window(operator: operators.Window) -> kernels.Window:
-    return kernels.Window(*operator.kernel, *operator.stride, *operator.dilation, *operator.pads)
-
-
-def _requantization(
-    operator: operators.Operator,
-    inputs: Sequence[Tensor],
-    output: Tensor,
-    multipliers: Sequence[Multiplier],
-    weight_sums: np.ndarray,
-) -> kernels.Requantization:
-    """``weight_sums``: int64 ``[channels]``. Sums wrap at 32 bits, as the kernels' do."""
-    zero_point = _quantization(inputs[0]).zero_point
-    bias = np.zeros(len(weight_sums), np.int64) if len(inputs) < 3 else _data(inputs[2]).astype(np.int64)
-    lowest, highest = _range(operator, output)
-    if len(multipliers) == 1:
-        multipliers = [*multipliers] * len(weight_sums)
-    return kernels.Requantization(
-        zero_point=_quantization(output).zero_point,
-        lowest=lowest,
-        highest=highest,
-        bias=(bias - zero_point * weight_sums).astype(np.int32),
-        multiplier=np.array([each.multiplier for each in multipliers], np.int32),
-        shift=np.array([each.shift for each in multipliers], np.int8),
-    )
-
-
-def _data(tensor: Tensor) -> np.ndarray:
-    assert tensor.data is not None
-    return tensor.data
-
-
-def _convolution_multipliers(inputs: Sequence[Tensor], output: Tensor) -> list[Multiplier]:
-    scales = _quantization(inputs[1]).scales
-    return [quantize_multiplier(_scale(inputs[0]) * scale / _scale(output)) for scale in scales]
-
-
-def _conv(operator: operators.Conv2D, inputs: Sequence[Tensor], output: Tensor) -> kernels.Kernel:
-    image, filters = inputs[0], _data(inputs[1])
-    sums = filters.sum((1, 2, 3), np.int64)
-    to = _requantization(operator, inputs, output, _convolution_multipliers(inputs, output), sums)
-    if operator.kernel == operator.stride == (1, 1) and operator.pads == operators.NO_PADS:
-        _, rows, columns, depth = image.shape
-        return kernels.Pointwise(rows * columns, depth, filters.shape[0], filters.reshape(-1, depth), to)
-    zero_point = _quantization(image).zero_point
-    return kernels.Conv(_image(image), _window(operator), zero_point, filters.shape[0], filters, to)
-
-
-def _depthwise(operator: operators.DepthwiseConv2D, inputs: Sequence[Tensor], output: Tensor) -> kernels.Kernel:
-    image, filters = inputs[0], _data(inputs[1])[0]
-    to = _requantization(
-        operator, inputs, output, _convolution_multipliers(inputs, output), filters.sum((0, 1), np.int64)
-    )
-    by_channel = np.ascontiguousarray(filters.transpose(2, 0, 1))
-    multiplier = output.shape[3] // image.shape[3]
-    return kernels.Depthwise(
-        _image(image), _window(operator), _quantization(image).zero_point, multiplier, by_channel, to
-    )
-
-
-def _fully_connected(operator: operators.FullyConnected, inputs: Sequence[Tensor], output: Tensor) -> kernels.Kernel:
-    source, weights = inputs[0], _data(inputs[1])
-    scales = _quantization(inputs[1]).scales
-    if len(scales) == 1:
-        product = float(np.float32(_scale(source)) * np.float32(scales[0]))
-        multipliers = [quantize_multiplier(product / _scale(output))]
-    else:
-        multipliers = _convolution_multipliers(inputs, output)
-    to = _requantization(operator, inputs, output, multipliers, weights.sum(1, np.int64))
-    rows = math.prod(source.shape) // weights.shape[1]
-    return kernels.Pointwise(rows, weights.shape[1], weights.shape[0], weights, to)
-
-
 def _pool(
     operator: operators.AveragePool2D | operators.MaxPool2D, inputs: Sequence[Tensor], output: Tensor
 ) -> kernels.Kernel:
     if isinstance(operator, operators.MaxPool2D):
-        return kernels.MaxPool(_image(inputs[0]), _window(operator), *_range(operator, output))
+        return kernels.MaxPool(image_of(inputs[0]), window_of(operator), *code_range(operator, output))
     (_, rows, columns, _), pads = inputs[0].shape, operator.pads
     empty = [
         size
@@ -188,17 +104,17 @@ def _pool(
     ]
     if empty:
         raise _NoKernel(f"averages over a window outside the image: pads {tuple(pads)} of a kernel {operator.kernel}")
-    return kernels.AveragePool(_image(inputs[0]), _window(operator), *_range(operator, output))
+    return kernels.AveragePool(image_of(inputs[0]), window_of(operator), *code_range(operator, output))
 
 
 def _sum(operator: operators.Add, inputs: Sequence[Tensor], output: Tensor) -> kernels.Sum:
-    twice_larger = 2 * max(map(_scale, inputs))
+    twice_larger = 2 * max(map(scale_of, inputs))
     first, second = (
-        kernels.Term(_quantization(tensor).zero_point, *_smaller_than_one(_scale(tensor) / twice_larger))
+        kernels.Term(quantization_of(tensor).zero_point, *_smaller_than_one(scale_of(tensor) / twice_larger))
         for tensor in inputs
     )
-    to_output = _smaller_than_one(twice_larger / ((1 << _SUM_FRACTION) * _scale(output)))
-    return kernels.Sum(first, second, *to_output, _quantization(output).zero_point, *_range(operator, output))
+    to_output = _smaller_than_one(twice_larger / ((1 << _SUM_FRACTION) * scale_of(output)))
+    return kernels.Sum(first, second, *to_output, quantization_of(output).zero_point, *code_range(operator, output))
 
 
 def _smaller_than_one(real: float) -> Multiplier:
@@ -213,14 +129,14 @@ def _add(operator: operators.Add, inputs: Sequence[Tensor], output: Tensor) -> k
 
 
 def _mul(operator: operators.Mul, inputs: Sequence[Tensor], output: Tensor) -> kernels.Kernel:
-    first_zero_point, second_zero_point = (_quantization(tensor).zero_point for tensor in inputs)
+    first_zero_point, second_zero_point = (quantization_of(tensor).zero_point for tensor in inputs)
     return kernels.Mul(
         *_broadcast(inputs, output),
         first_zero_point,
         second_zero_point,
-        *quantize_multiplier(_scale(inputs[0]) * _scale(inputs[1]) / _scale(output)),
-        _quantization(output).zero_point,
-        *_range(operator, output),
+        *quantize_multiplier(scale_of(inputs[0]) * scale_of(inputs[1]) / scale_of(output)),
+        quantization_of(output).zero_point,
+        *code_range(operator, output),
     )
 
 
@@ -238,17 +154,17 @@ def _mean(operator: operators.Mean, inputs: Sequence[Tensor], output: Tensor) ->
         raise _NoKernel(f"averages over axes {operator.axes} of a tensor of shape {source.shape}")
     kept, averaged = ([(1, 0)] * (2 - len(each)) + each for each in (kept, averaged))
     count = math.prod(size for size, _ in averaged)
-    multiplier, shift = quantize_multiplier(_scale(source) / _scale(output))
+    multiplier, shift = quantize_multiplier(scale_of(source) / scale_of(output))
     # The division is folded into the multiplier, with as many of its bits as fit.
     fraction = min(count.bit_length() - 1, 32, 31 + shift)
     return kernels.Mean(
         *_columns(kept),
         *_columns(averaged),
-        -_quantization(source).zero_point * count,
+        -quantization_of(source).zero_point * count,
         wrap((multiplier << fraction) // count),
         shift - fraction,
-        _quantization(output).zero_point,
-        *_range(operator, output),
+        quantization_of(output).zero_point,
+        *code_range(operator, output),
     )
 
 
@@ -260,7 +176,7 @@ def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[kernels.Two, kernels.Two
 def _pad(operator: operators.Pad, inputs: Sequence[Tensor], output: Tensor) -> kernels.Kernel:
     begin = tuple(before for before, _ in operator.before_after)
     inside = copy_box(inputs[0].shape, (0,) * len(begin), output.shape, begin, inputs[0].shape)
-    value = _quantization(output).zero_point if operator.value is None else operator.value
+    value = quantization_of(output).zero_point if operator.value is None else operator.value
     return kernels.Pad(math.prod(output.shape), value, inside)
 
 
@@ -278,7 +194,7 @@ def _softmax(operator: operators.Softmax, inputs: Sequence[Tensor], output: Tens
     columns = output.shape[-1]
     if columns > _SOFTMAX_COLUMNS:
         raise _NoKernel(f"normalises {columns} elements: expected at most {_SOFTMAX_COLUMNS}")
-    exponentials = softmax_exponentials(_quantization(inputs[0]), operator.beta)
+    exponentials = softmax_exponentials(quantization_of(inputs[0]), operator.beta)
     return kernels.Softmax(math.prod(output.shape) // columns, columns, exponentials)
 
 
@@ -287,9 +203,9 @@ def _lookup(operator: operators.Operator, inputs: Sequence[Tensor], output: Tens
 
 
 _BUILDERS: dict[type[operators.Operator], Callable[..., kernels.Kernel]] = {
-    operators.Conv2D: _conv,
-    operators.DepthwiseConv2D: _depthwise,
-    operators.FullyConnected: _fully_connected,
+    operators.Conv2D: conv,
+    operators.DepthwiseConv2D: depthwise,
+    operators.FullyConnected: fully_connected,
     operators.AveragePool2D: _pool,
     operators.MaxPool2D: _pool,
     operators.Add: _add,

@@ -4,7 +4,7 @@
 
 #include "kernels.h"
 
-/* A pixel's input lies in `runs` runs of contiguous bytes, `run_stride` apart; in the filters they follow each other. */
+/* A pixel's input lies in `runs` runs of contiguous bytes, `run_stride` apart; in the filters they are contiguous. */
 struct ep_block {
     const int8_t *filter;
     int32_t runs, run_length, run_stride;

@@ -98,7 +98,8 @@ static void conv_in_place(const struct ep_conv *layer, const struct ep_block *bl
     const int32_t last_column = layer->input.columns - window->kernel_columns;
     for (int32_t i = 0, pixel = 0; i < rows; i++) {
         const int32_t row = i * window->stride_rows - window->top;
-        const int inside = row >= 0 && row <= last_row && (window->dilation_columns == 1 || window->kernel_columns == 1);
+        const int inside =
+            row >= 0 && row <= last_row && (window->dilation_columns == 1 || window->kernel_columns == 1);
         for (int32_t j = 0; j < columns; j++, pixel++) {
             const int32_t column = j * window->stride_columns - window->left;
             if (!inside || column < 0 || column > last_column) {

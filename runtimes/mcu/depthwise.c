@@ -1,6 +1,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "depthwise_3x3.h"
 #include "dot.h"
 #include "fixed_point.h"
 #include "kernels.h"
@@ -41,102 +42,17 @@ static void fill_line(const struct ep_depthwise *layer, const int8_t *input, int
         *line++ = (int8_t)layer->input_zero_point;
 }
 
-#ifndef EP_MVE
-
-#ifdef EP_DSP
-
-/* A 3x3 filter as pairs of int16: the outer taps of each row, and the middle ones. */
-struct taps {
-    uint32_t outer0, outer1, outer2, middle01, middle2;
-};
-
-static struct taps pack_taps(const int8_t *filter)
-{
-    return (struct taps){
-        .outer0 = ep_pack(filter[0], filter[2]),
-        .outer1 = ep_pack(filter[3], filter[5]),
-        .outer2 = ep_pack(filter[6], filter[8]),
-        .middle01 = ep_pack(filter[1], filter[4]),
-        .middle2 = ep_pack(filter[7], 0),
-    };
-}
-
-/* The sum of a window on the left three of four columns. */
-static inline uint32_t on_left(struct taps taps, uint32_t sum, uint32_t word0, uint32_t word1, uint32_t word2)
-{
-    sum = ep_smlabb(taps.middle01, ep_odd(word0), ep_smlad(taps.outer0, ep_even(word0), sum));
-    sum = ep_smlatb(taps.middle01, ep_odd(word1), ep_smlad(taps.outer1, ep_even(word1), sum));
-    return ep_smlabb(taps.middle2, ep_odd(word2), ep_smlad(taps.outer2, ep_even(word2), sum));
-}
-
-/* On the right three. */
-static inline uint32_t on_right(struct taps taps, uint32_t sum, uint32_t word0, uint32_t word1, uint32_t word2)
-{
-    sum = ep_smlabt(taps.middle01, ep_even(word0), ep_smlad(taps.outer0, ep_odd(word0), sum));
-    sum = ep_smlatt(taps.middle01, ep_even(word1), ep_smlad(taps.outer1, ep_odd(word1), sum));
-    return ep_smlabt(taps.middle2, ep_even(word2), ep_smlad(taps.outer2, ep_odd(word2), sum));
-}
-
-/* Sums of `count` windows of 3x3 without gaps, `stride` columns apart; the first begins at `start` on lines that are at
- * least four codes long. Words are loaded such that none reaches over a line's end. */
-static EP_NOINLINE void sum_3x3(const struct taps *packed, uint32_t bias, const int8_t *line0, const int8_t *line1,
-                                const int8_t *line2, int32_t start, int32_t stride, int32_t count, uint32_t *sums)
-{
-    const struct taps taps = *packed;
-    int32_t i = 0;
-    line0 += start, line1 += start, line2 += start;
-    for (; stride == 1 && i + 1 < count; i += 2) {
-        const uint32_t word0 = ep_load(line0), word1 = ep_load(line1), word2 = ep_load(line2);
-        *sums++ = on_left(taps, bias, word0, word1, word2);
-        *sums++ = on_right(taps, bias, word0, word1, word2);
-        line0 += 2, line1 += 2, line2 += 2;
-    }
-    if (start == 0 && i == 0) {
-        *sums++ = on_left(taps, bias, ep_load(line0), ep_load(line1), ep_load(line2));
-        line0 += stride, line1 += stride, line2 += stride;
-        i++;
-    }
-    for (; i < count; i++) {
-        *sums++ = on_right(taps, bias, ep_load(line0 - 1), ep_load(line1 - 1), ep_load(line2 - 1));
-        line0 += stride, line1 += stride, line2 += stride;
-    }
-}
-
-#else
-
-/* Sums of `count` windows of 3x3 without gaps, `stride` columns apart; the first begins at `start`. */
-static EP_NOINLINE void sum_3x3(const int8_t *filter, uint32_t bias, const int8_t *line0, const int8_t *line1,
-                                const int8_t *line2, int32_t start, int32_t stride, int32_t count, uint32_t *sums)
-{
-    line0 += start, line1 += start, line2 += start;
-    const int32_t w0 = filter[0], w1 = filter[1], w2 = filter[2], w3 = filter[3], w4 = filter[4];
-    const int32_t w5 = filter[5], w6 = filter[6], w7 = filter[7], w8 = filter[8];
-    for (int32_t i = 0; i < count; i++) {
-        uint32_t sum = bias;
-        sum += ep_product(w0, line0[0]);
-        sum += ep_product(w1, line0[1]);
-        sum += ep_product(w2, line0[2]);
-        sum += ep_product(w3, line1[0]);
-        sum += ep_product(w4, line1[1]);
-        sum += ep_product(w5, line1[2]);
-        sum += ep_product(w6, line2[0]);
-        sum += ep_product(w7, line2[1]);
-        sum += ep_product(w8, line2[2]);
-        sums[i] = sum;
-        line0 += stride, line1 += stride, line2 += stride;
-    }
-}
-
-#endif
-
-/* Whether sum_3x3 can be used. */
+/* Whether ep_sum_3x3 can be used, and should: vectors take any window tap by tap. */
 static int is_plain_3x3(const struct ep_window *window, const struct lines *lines)
 {
-    return window->kernel_rows == 3 && window->kernel_columns == 3 && window->dilation_rows == 1 &&
-           window->dilation_columns == 1 && lines->length >= 4;
-}
-
+#ifdef EP_MVE
+    (void)window, (void)lines;
+    return 0;
+#else
+    return lines->buffer != NULL && lines->length >= 4 && window->kernel_rows == 3 && window->kernel_columns == 3 &&
+           window->dilation_rows == 1 && window->dilation_columns == 1;
 #endif
+}
 
 /* Adds one tap: `factor` times each `stride`-th code. */
 static void add_tap(int32_t factor, const int8_t *codes, int32_t stride, int32_t count, uint32_t *sums)
@@ -235,7 +151,8 @@ static EP_NOINLINE void finish(const struct ep_requantization *output, int32_t c
     for (int32_t i = 0; i < count; i += 4, target += 4 * step) {
         const mve_pred16_t left = vctp32q((uint32_t)(count - i));
         const int32x4_t sum = vldrwq_z_s32((const int32_t *)sums + i, left);
-        const int32x4_t code = ep_to_codes(sum, vdupq_n_s32(multiplier), vdupq_n_s32(shift), zero_point, lowest, highest);
+        const int32x4_t code =
+            ep_to_codes(sum, vdupq_n_s32(multiplier), vdupq_n_s32(shift), zero_point, lowest, highest);
         vstrbq_scatter_offset_p_s32(target, places, code, left);
     }
 #else
@@ -257,14 +174,8 @@ static void one_channel(const struct ep_depthwise *layer, const int8_t *input, c
     const int32_t step = layer->input.channels * layer->depth_multiplier;
     const int8_t *filter = layer->filter + channel * window->kernel_rows * window->kernel_columns;
     const uint32_t bias = (uint32_t)layer->output.bias[channel];
-#ifndef EP_MVE
     const int plain_3x3 = is_plain_3x3(window, lines);
-#ifdef EP_DSP
-    const struct taps packed = plain_3x3 ? pack_taps(filter) : (struct taps){0}, *taps = &packed;
-#else
-    const int8_t *taps = filter;
-#endif
-#endif
+    const struct ep_taps_3x3 taps = plain_3x3 ? ep_pack_taps(filter) : (struct ep_taps_3x3){0};
     int32_t filled = 0;
     for (int32_t i = 0; i < rows; i++) {
         const int32_t row = i * window->stride_rows;
@@ -277,11 +188,9 @@ static void one_channel(const struct ep_depthwise *layer, const int8_t *input, c
             if (lines->buffer == NULL)
                 sum_image(layer, filter, bias, input, row - window->top,
                           column * window->stride_columns - window->left, count, sums);
-#ifndef EP_MVE
             else if (plain_3x3)
-                sum_3x3(taps, bias, line_at(lines, row), line_at(lines, row + 1), line_at(lines, row + 2),
+                ep_sum_3x3(&taps, bias, line_at(lines, row), line_at(lines, row + 1), line_at(lines, row + 2),
                         column * window->stride_columns, window->stride_columns, count, sums);
-#endif
             else
                 sum_lines(layer, filter, bias, lines, row, column, count, sums);
             finish(&layer->output, channel, sums, count, target, step);

@@ -162,7 +162,8 @@ void ep_max_pool(const struct ep_pool *layer, const int8_t *input, int8_t *line_
 void ep_add(const struct ep_add *layer, const int8_t *first, const int8_t *second, int8_t *output);
 void ep_mul(const struct ep_mul *layer, const int8_t *first, const int8_t *second, int8_t *output);
 
-/* Any function of a code: RELU, RELU6, LOGISTIC, HARD_SWISH, QUANTIZE; int8 and uint8 are both bytes. In place if wanted. */
+/* Any function of a code: RELU, RELU6, LOGISTIC, HARD_SWISH, QUANTIZE. int8 and uint8 are both bytes. In place if
+ * wanted. */
 void ep_lookup(const struct ep_lookup *layer, const int8_t *input, int8_t *output);
 
 /* Along the rows' columns; in place if wanted. */

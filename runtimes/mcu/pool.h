@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 
+#include "fixed_point.h"
 #include "kernels.h"
 #include "window.h"
 
@@ -52,8 +53,7 @@ static inline void ep_pool(const struct ep_pool *layer, const int8_t *input, int
                 taps.first_column = column < 0 ? 0 : column;
                 taps.end_column = column + window->kernel_columns < image->columns ? column + window->kernel_columns
                                                                                     : image->columns;
-                const int32_t code = reduce(&from, &taps);
-                *target = (int8_t)(code < layer->lowest ? layer->lowest : code > layer->highest ? layer->highest : code);
+                *target = (int8_t)ep_clamp(reduce(&from, &taps), layer->lowest, layer->highest);
                 target += image->channels;
             }
         }

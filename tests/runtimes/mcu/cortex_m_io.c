@@ -115,6 +115,6 @@ _Noreturn void reset(void)
 }
 
 __attribute__((section(".vectors"), used)) static void *const vectors[16] = {
-    stack_top, (void *)reset, (void *)fault, (void *)fault, (void *)fault, (void *)fault, (void *)fault, 0,
-    0,         0,             0,             (void *)fault, (void *)fault, 0,             (void *)fault, (void *)count_turns,
+    [0] = stack_top,     [1] = (void *)reset,  [2] = (void *)fault,  [3] = (void *)fault,        [4] = (void *)fault,
+    [5] = (void *)fault, [6] = (void *)fault,  [7] = (void *)fault,  [15] = (void *)count_turns,
 };
