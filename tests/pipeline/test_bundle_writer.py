@@ -41,8 +41,10 @@ while True:
 
 # Begins a bundle and does not end it.
 SLEEPER = """
-import sys, time
+import signal, sys, time
 from edgepipe.pipeline.bundle_writer import write_bundle
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup and background jobs have these ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 with write_bundle(sys.argv[1]) as draft:
     (draft.folder / "a.txt").write_text("half")
