@@ -11,7 +11,10 @@ import pytest
 from edgepipe.exporters.vision.arena import plan_arena
 from edgepipe.exporters.vision.graph import Graph, GraphBuilder, Node, Quantization, Tensor
 from edgepipe.exporters.vision.operators import Add, Conv2D, Pads
+from edgepipe.exporters.vision.patch_split import split
+from edgepipe.exporters.vision.patches import PatchPlan
 from edgepipe.exporters.vision.read_tflite import read_tflite
+from edgepipe.exporters.vision.receptive_field import split_points
 
 DATA = Path(__file__).parents[3] / "../shared/data/vision"
 
@@ -35,6 +38,17 @@ def test_random_networks_use_what_the_planner_offers(random_graph: Any) -> None:
     assert sum(len(plan.fused) for plan in plans) > 5
     assert sum(len(plan.scratch) for plan in plans) > 20
     assert sum(len(buffer.uses) > 1 for plan in plans for buffer in plan.buffers) > 20
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_tiles_of_a_split_network(seed: int, random_graph: Any, run_graph: Any, tflm: Any) -> None:
+    """Padding on some sides only, which TFLite needs PAD nodes for, and crops."""
+    graph = random_graph(seed)
+    stages = {point: graph.tensors[graph.nodes[point - 1].output].shape for point in split_points(graph)}
+    model = split(graph, PatchPlan(max(point for point, shape in stages.items() if min(shape[1:3]) > 2), 3, 2))
+    for tile in (*model.tile_graphs.values(), model.tail):
+        for image in images(tile, 1):
+            np.testing.assert_array_equal(run_graph(tile, image), tflm(tile, image))
 
 
 @pytest.mark.parametrize("name", ["vww_96_int8", "resnet8_cifar10_int8"])
