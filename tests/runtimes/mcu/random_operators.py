@@ -106,12 +106,12 @@ def weights(rng: Random, builder: GraphBuilder, source: int, shape: tuple[int, .
 
 
 def output_of_products(rng: Random, builder: GraphBuilder, source: int, filters: int, fan_in: int) -> Quantization:
-    """Codes fill their range for noise, more or less; now and then the multiplier exceeds 1."""
+    """Codes fill their range for noise, more or less; now and then the multiplier exceeds 1, or is tiny."""
     step, by = builder.tensors[source].quantization, builder.tensors[filters].quantization
     assert step is not None
     assert by is not None
     spread = 40 / (73 * 73 * math.sqrt(fan_in)) * math.exp(rng.uniform(-2, 2))
-    multiplier = rng.choice((spread, spread, spread, rng.uniform(0.5, 3)))
+    multiplier = rng.choice((spread, spread, spread, rng.uniform(0.5, 3), 2 ** rng.uniform(-30, -10)))
     to = float(np.float32(step.scale * by.scales[0] / multiplier))
     return Quantization((to,), (rng.randint(-128, 127),))
 
