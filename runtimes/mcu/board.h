@@ -1,0 +1,24 @@
+/* What every board gives to the program that runs on it. */
+#ifndef EDGEPIPE_BOARD_H
+#define EDGEPIPE_BOARD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Start clocks and the serial port; called once before main. */
+void edgepipe_board_init(void);
+
+/* The next byte of the serial port, 0 to 255, or -1 if none has come yet. */
+int edgepipe_getchar(void);
+
+/* Send a byte; waits until the port takes it. */
+void edgepipe_putchar(int byte);
+
+/* Microseconds since the start; wraps after 71 minutes. */
+uint32_t edgepipe_microseconds(void);
+
+/* Bytes of the stack, and how many of them have been used since the start: it was painted then. */
+size_t edgepipe_stack_bytes(void);
+size_t edgepipe_stack_peak_bytes(void);
+
+#endif
