@@ -121,7 +121,10 @@ def _fail(arguments: Sequence[str], kind: str, message: str, exit_code: int) -> 
     """Print one error, on one line, as text or JSON, and exit."""
     message = " ".join(message.split())
     if _wants_json(arguments):
-        click.echo(json.dumps({"error": {"type": kind, "message": message, "exit_code": exit_code}}))
-    else:
-        click.echo(f"error: {message}", err=True)
+        try:
+            click.echo(json.dumps({"error": {"type": kind, "message": message, "exit_code": exit_code}}))
+            sys.exit(exit_code)
+        except OSError:  # stdout itself is what failed, as on a full disk
+            pass
+    click.echo(f"error: {message}", err=True)
     sys.exit(exit_code)

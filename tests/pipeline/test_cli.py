@@ -162,3 +162,14 @@ def test_completion_of_verbs(words: str, expected: str) -> None:
 
 def test_the_package_runs_from_any_folder(tmp_path: Path) -> None:
     assert run("--version", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_a_full_disk_behind_stdout_is_one_line(flags: tuple[str, ...], tiny_bundle: Path) -> None:
+    command = [sys.executable, "-m", "edgepipe", "run", str(tiny_bundle), "hi", "--raw", "--max-new-tokens", "2", *flags]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=100)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: No space left on device")
+    assert "Traceback" not in done.stderr

@@ -33,7 +33,7 @@ max_mean_kl = 1
 source = "draft.gguf"
 """
 
-texts = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1)
+texts = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1).filter(str.strip)
 limits = st.none() | st.floats(0, 1)
 thresholds = st.builds(Thresholds, limits, limits, limits, limits)
 decoders = st.builds(
