@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from edgepipe.errors import EdgepipeError, MissingExtra, UnsupportedModel
-from edgepipe.exporters.sources.weights import one_line
+from edgepipe.errors import EdgepipeError, UnsupportedModel
+from edgepipe.runtimes.vision.image import read_array, read_pixels
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # More images hardly move the ranges of activations, and each costs an inference in float.
@@ -43,12 +43,13 @@ def read_samples(
 ) -> tuple[np.ndarray, ...]:
     """The images of a folder in the order of their names, at most `MAX_SAMPLES`: float32 ``[1, H, W, C]`` each.
 
-    ``shape``: rows, columns, channels that the model takes. Image files are resized to it (bilinear) and go through
-    ``to_real``, which makes real values of pixels from 0 to 255. A ``.npy`` file holds one image ``[H, W, C]`` or
-    several ``[N, H, W, C]``: uint8 pixels, or floating-point real values.
+    ``shape``: rows, columns, channels that the model takes. Image files are read as the device reads them
+    (`read_pixels`) and go through ``to_real``, which makes real values of pixels from 0 to 255. A ``.npy`` file holds
+    one image ``[H, W, C]`` or several ``[N, H, W, C]``: uint8 pixels, or floating-point real values, as on the device.
 
     Raises:
-        EdgepipeError: the folder is not there or has no images, or a file cannot be read.
+        EdgepipeError: the folder is not there or has no images.
+        ImageError: a file cannot be read.
         UnsupportedModel: an array has another shape or type, or holds NaN.
     """
     if not folder.is_dir():
@@ -58,7 +59,8 @@ def read_samples(
         raise EdgepipeError(f"{folder} has no image (.jpg, .png, ...) and no .npy file to calibrate with")
     samples: list[np.ndarray] = []
     for path in paths:
-        images = _read_array(path, shape) if path.suffix.lower() == ".npy" else _read_image(path, shape)[np.newaxis]
+        is_array = path.suffix.lower() == ".npy"
+        images = _read_images(path, shape) if is_array else read_pixels(path, shape)[np.newaxis]
         if images.dtype == np.uint8:
             images = to_real(images)
         samples += [image[np.newaxis] for image in images[: MAX_SAMPLES - len(samples)].astype(np.float32)]
@@ -81,33 +83,11 @@ def smooth_noise(
     return tuple(samples)
 
 
-def _read_image(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
-    """Pixels, uint8 ``[H, W, C]``."""
-    try:
-        from PIL import Image
-    except ImportError as missing:
-        raise MissingExtra("pillow", "export") from missing
-    rows, columns, channels = shape
-    modes = {1: "L", 3: "RGB"}
-    if channels not in modes:
-        raise UnsupportedModel(f"{path.name} is an image, but the model takes {channels} channels: give .npy files")
-    try:
-        with Image.open(path) as image:
-            pixels = image.convert(modes[channels]).resize((columns, rows), Image.Resampling.BILINEAR)
-    except Exception as error:  # the decoders of many formats
-        raise EdgepipeError(f"{path} cannot be read as an image ({one_line(error)})") from error
-    return np.asarray(pixels, np.uint8).reshape(shape)
-
-
-def _read_array(path: Path, shape: Sequence[int]) -> np.ndarray:
+def _read_images(path: Path, shape: Sequence[int]) -> np.ndarray:
     """Images, uint8 or floating-point ``[N, H, W, C]``."""
-    try:
-        array = np.load(path, allow_pickle=False)
-    except Exception as error:  # a damaged header can raise almost anything
-        raise EdgepipeError(f"{path} cannot be read as an array ({one_line(error)})") from error
-    if not isinstance(array, np.ndarray) or (array.dtype != np.uint8 and not np.issubdtype(array.dtype, np.floating)):
-        found = getattr(array, "dtype", "several arrays")
-        raise UnsupportedModel(f"{path} holds {found}: expected uint8 pixels or floating-point values")
+    array = read_array(path)
+    if array.dtype != np.uint8 and not np.issubdtype(array.dtype, np.floating):
+        raise UnsupportedModel(f"{path} holds {array.dtype}: expected uint8 pixels or floating-point values")
     images = array[np.newaxis] if array.ndim == 3 else array
     if images.ndim != 4 or images.shape[1:] != tuple(shape) or not len(images):
         expected = f"{tuple(shape)} or (N, {', '.join(map(str, shape))})"

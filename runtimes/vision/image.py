@@ -35,41 +35,55 @@ class Preprocessing:
         self.format = image
         channels = image.shape[3]
         pixels = np.repeat(np.arange(256)[:, np.newaxis], channels, axis=1)
-        if (mean is None or std is None) and image.scale is not None:
-            table = pixels + np.iinfo(image.dtype).min
+        if mean is not None and std is not None:
+            self._table = self._codes((pixels / 255 - np.array(mean)) / np.array(std))
+        elif image.scale is None:
+            self._table = self._codes(pixels / 255)
         else:
-            table = (pixels / 255 - np.array(mean or (0.0,))) / np.array(std or (1.0,))
-        if mean is not None and image.scale is not None and image.zero_point is not None:
-            limits = np.iinfo(image.dtype)
-            table = np.clip(np.rint(table / image.scale) + image.zero_point, limits.min, limits.max)
-        self._table = table.astype(image.dtype)
+            self._table = (pixels + np.iinfo(image.dtype).min).astype(image.dtype)
 
     def __call__(self, pixels: np.ndarray) -> np.ndarray:
-        """Codes of uint8 pixels ``[..., C]``; an array of another type holds codes already and is returned.
+        """Codes of uint8 pixels ``[..., C]``, or of floating-point real values, those that pixels are normalised to.
+
+        Codes stay as they are.
 
         Raises:
-            ImageError: the pixels have another number of channels.
+            ImageError: the pixels have another number of channels, or a value is NaN or infinite.
         """
-        if pixels.dtype != np.uint8:
-            return pixels
-        channels = self._table.shape[1]
-        if not pixels.ndim or pixels.shape[-1] != channels:
+        channels, real = self._table.shape[1], np.issubdtype(pixels.dtype, np.floating)
+        if (real or pixels.dtype == np.uint8) and (not pixels.ndim or pixels.shape[-1] != channels):
             raise ImageError(f"the pixels have shape {pixels.shape}: expected {channels} channels on the last axis")
-        return self._table[pixels, np.arange(channels)]
+        if pixels.dtype == np.uint8:
+            return self._table[pixels, np.arange(channels)]
+        if not real or pixels.dtype == self.format.dtype:
+            return pixels
+        if not np.isfinite(pixels).all():
+            raise ImageError("the image holds NaN or infinity: expected real values")
+        return self._codes(pixels)
+
+    def _codes(self, real: np.ndarray) -> np.ndarray:
+        """What the model takes for real values: the values, or ``round(real / scale) + zero_point``."""
+        scale, zero_point = self.format.scale, self.format.zero_point
+        if scale is None or zero_point is None:
+            return real.astype(self.format.dtype)
+        limits = np.iinfo(self.format.dtype)
+        return np.clip(np.rint(real.astype(np.float64) / scale) + zero_point, limits.min, limits.max).astype(
+            self.format.dtype
+        )
 
 
 def read_image(path: Path, preprocessing: Preprocessing) -> np.ndarray:
     """Codes ``[1, H, W, C]`` of an image file, resized (bilinear) to the model's size; or of a ``.npy`` file.
 
-    A ``.npy`` file holds ``[H, W, C]`` or ``[1, H, W, C]`` of the model's size: uint8 pixels, or codes, which stay on
-    the disk until a window of them is needed.
+    A ``.npy`` file holds ``[H, W, C]`` or ``[1, H, W, C]`` of the model's size: uint8 pixels; floating-point real
+    values; or codes, which stay on the disk until a window of them is needed.
 
     Raises:
         ImageError: the file is missing, no image, damaged or too large.
         MissingExtra: it is an image file, and Pillow is not installed.
     """
     if path.suffix.lower() == ".npy":
-        array, shape = _read_array(path), preprocessing.format.shape
+        array, shape = read_array(path), preprocessing.format.shape
         if array.shape not in (shape, shape[1:]):
             raise ImageError(f"{path} has shape {array.shape}: the model takes {shape[1:]}, rows, columns and channels")
         return preprocessing(array.reshape(shape))
@@ -115,6 +129,23 @@ def read_pixels(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     return np.asarray(pixels, np.uint8).reshape(rows, columns, channels)
 
 
+def read_array(path: Path) -> np.ndarray:
+    """What a ``.npy`` file holds, mapped; nothing pickled.
+
+    Raises:
+        ImageError: the file is missing, damaged, or no such file.
+    """
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise ImageError(f"{path}: {error.strerror or first_line(error)}; give a file that can be read") from error
+    except Exception as error:  # a damaged header can raise almost anything
+        raise ImageError(f"{path} is no array ({first_line(error)}): give a file that numpy.save wrote") from error
+    if not isinstance(array, np.ndarray):
+        raise ImageError(f"{path} holds several arrays: give a .npy file with one image")
+    return array
+
+
 def _eight_bits(image: Image) -> Image:
     """The image as it is seen: upright, without transparency, 8 bits a channel."""
     from PIL import Image, ImageOps
@@ -128,15 +159,3 @@ def _eight_bits(image: Image) -> Image:
         seen = upright.convert("RGBA")
         upright = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
     return upright
-
-
-def _read_array(path: Path) -> np.ndarray:
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except OSError as error:
-        raise ImageError(f"{path}: {error.strerror or first_line(error)}; give a file that can be read") from error
-    except Exception as error:  # a damaged header can raise almost anything
-        raise ImageError(f"{path} is no array ({first_line(error)}): give a file that numpy.save wrote") from error
-    if not isinstance(array, np.ndarray):
-        raise ImageError(f"{path} holds several arrays: give a .npy file with one image")
-    return array

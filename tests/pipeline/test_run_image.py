@@ -75,7 +75,9 @@ def test_every_way_in_gives_the_same_output(vision_bundle: Path, picture: Path, 
     codes = (photograph().astype(np.int16) - 128).astype(np.int8)
     np.save(tmp_path / "codes.npy", codes)
     expected = run_image(vision_bundle, picture, EXACT).output
-    sources = [str(picture), photograph(), codes, codes[np.newaxis], tmp_path / "codes.npy"]
+    image = VisionSession(Bundle.open(vision_bundle), EXACT).plan.input
+    np.save(tmp_path / "real.npy", image.real(codes))
+    sources = [str(picture), photograph(), codes, codes[np.newaxis], tmp_path / "codes.npy", tmp_path / "real.npy"]
     sources += [iter(photograph()), list(codes)]
     for source in sources:
         assert np.array_equal(run_image(vision_bundle, source, EXACT).output, expected)
@@ -111,7 +113,7 @@ def rows(count: int) -> Iterator[np.ndarray]:
         (rows(23), "the image ends after 23 rows: the model takes 24"),
         (rows(25), "more rows come after the 24 that the model takes"),
         (np.zeros((23, 20, 3), np.uint8), r"\(1, 23, 20, 3\): the model takes int8 of shape \(1, 24, 20, 3\)"),
-        (np.zeros((24, 20, 3), np.float32), "is float32 of shape .* the model takes int8"),
+        (np.zeros((24, 20, 3), np.int16), "is int16 of shape .* the model takes int8"),
         (np.zeros((24, 20, 4), np.uint8), "expected 3 channels"),
         (np.zeros((), np.uint8), "expected 3 channels"),
     ],

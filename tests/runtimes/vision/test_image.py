@@ -126,6 +126,25 @@ def test_arrays_in_files(tmp_path: Path) -> None:
     assert isinstance(found, np.memmap)
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_floating_point_is_real_values(tmp_path: Path, kind: type) -> None:
+    path = tmp_path / "image.npy"
+    np.save(path, (colours() / 255).astype(kind))
+    assert np.array_equal(read_image(path, Preprocessing(RGB))[0], colours().astype(np.int16) - 128)
+    np.save(path, np.full((6, 5, 3), [-9, 0.4, 9], kind))
+    assert read_image(path, Preprocessing(RGB))[0, 0, 0].tolist() == [-128, -26, 127]
+    real = read_image(path, Preprocessing(TensorFormat((1, 6, 5, 3), "float32", None, None)))
+    assert real.dtype == np.float32
+    assert np.allclose(real[0, 0, 0], [-9, 0.4, 9], atol=1e-3)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_no_numbers(tmp_path: Path, value: float) -> None:
+    np.save(tmp_path / "image.npy", np.full((6, 5, 3), value))
+    with pytest.raises(ImageError, match="holds NaN or infinity"):
+        read_image(tmp_path / "image.npy", Preprocessing(RGB))
+
+
 def jpeg(path: Path) -> bytes:
     Image.fromarray(np.random.default_rng(4).integers(0, 256, (64, 64, 3), np.uint8)).save(path, "JPEG")
     return path.read_bytes()
