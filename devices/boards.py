@@ -3,36 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
 from edgepipe.errors import EdgepipeError
-
-
-@dataclass(frozen=True)
-class Board:
-    """A board as boards.toml has it.
-
-    ``sram``: bytes of the largest piece of RAM without a gap. ``flash``: bytes. ``sram_begin``, ``flash_begin``: their
-    addresses; ``vectors``: where the processor looks for its vectors, if that is not the flash. ``chip``: the file in
-    runtimes/mcu/firmware/boards with its clocks and serial port. ``compiler``: GCC's options for the core. ``qemu``:
-    the machine of qemu-system-arm that emulates it, or None.
-    """
-
-    name: str
-    title: str
-    core: str
-    clock_mhz: int
-    sram: int
-    flash: int
-    sram_begin: int
-    flash_begin: int
-    chip: str
-    compiler: str
-    vectors: int | None = None
-    qemu: str | None = None
+from edgepipe.runtimes.mcu.board import Board
 
 
 @cache

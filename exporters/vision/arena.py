@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from edgepipe.exporters.vision.graph import Graph, Node
-from edgepipe.exporters.vision.in_place import fused_residuals, line_buffer_bytes, may_overwrite, pixel_bytes
+from edgepipe.exporters.vision.in_place import fused_residuals, line_buffer_bytes, may_overwrite
 
 ALIGNMENT = 16
 
@@ -66,7 +66,7 @@ class Arena:
 
     @property
     def scratch(self) -> dict[int, int]:
-        """Offset of the scratch of every node that needs some: its line buffer, or its one pixel."""
+        """Offset of the line buffer of every node that needs one."""
         return {use.scratch: offset for use, offset in self._placed() if use.scratch is not None}
 
     def live_bytes(self) -> list[int]:
@@ -128,10 +128,7 @@ def lifetimes(graph: Graph, overwrites: Callable[[Graph, Node, int], bool] = may
         else:
             holding[node.output] = holding[overwritten]
             holding[node.output].uses.append(use)
-        if convolution is not None:
-            scratch = pixel_bytes(graph, convolution)
-        else:
-            scratch = 0 if overwritten is None else line_buffer_bytes(graph, node)
+        scratch = 0 if overwritten is None else line_buffer_bytes(graph, node)
         if scratch:
             start(Use(position, position, scratch, scratch=position))
     return buffers

@@ -75,8 +75,7 @@ def call_list(graph: Graph, arena: Arena) -> Iterator[Call]:
             yield Call(kernel, inputs, output, (convolution, node), residual, place(other))
             continue
         for number, kernel in enumerate(kernel_calls(graph, node)):
-            if isinstance(kernel, (kernels.Add, kernels.Mul)):
-                operands = node.inputs
-            else:  # A concatenation copies its inputs one by one; of others, only the first is an activation.
-                operands = node.inputs[number : number + 1]
+            # A concatenation copies its inputs one by one; of most others, only the first is no parameter.
+            elementwise = isinstance(kernel, (kernels.Add, kernels.Mul))
+            operands = node.inputs if elementwise else node.inputs[number : number + 1]
             yield Call(kernel, tuple(map(place, operands)), output, (node,), line_buffer=arena.scratch.get(position))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from edgepipe.devices.boards import Board
 from edgepipe.errors import DoesNotFit
 from edgepipe.exporters.vision.arena import Arena
 from edgepipe.exporters.vision.firmware_source import FirmwareSource, split_source, whole_source
@@ -14,6 +13,7 @@ from edgepipe.exporters.vision.operators import Conv2D
 from edgepipe.exporters.vision.patches import SplitModel
 from edgepipe.exporters.vision.search import kib
 from edgepipe.exporters.vision.split_arena import SplitArena
+from edgepipe.runtimes.mcu.board import Board
 
 RUNTIME = Path(__file__).parents[2] / "runtimes/mcu"
 

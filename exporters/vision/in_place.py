@@ -4,7 +4,7 @@ A depthwise convolution goes channel by channel: rows of one channel are copied,
 of as many rows as the window reaches, and a row of output is written over rows that no later window reads (the
 in-place depthwise of MCUNetV2, arXiv 2110.15352, with rows of a channel where TinyEngine copies all of it). Pools go
 the same way. The sum of a residual block is written over the residual while the convolution before it runs: each
-pixel is computed into a buffer of one pixel, added, and forgotten, so that the convolution's output is never stored.
+code is added to what lies there as soon as it is computed, so that the convolution's output is never stored.
 """
 
 from __future__ import annotations
@@ -90,12 +90,6 @@ def fused_residuals(graph: Graph) -> dict[int, int]:
         if convolutions:
             fused[position] = max(convolutions)
     return fused
-
-
-def pixel_bytes(graph: Graph, node: Node) -> int:
-    """Bytes of one pixel of a node's output, all channels."""
-    output = graph.tensors[node.output]
-    return output.shape[-1] * ELEMENT_BYTES[output.dtype]
 
 
 def _trails_its_reads(graph: Graph, node: Node, window: Window) -> bool:
