@@ -1,5 +1,5 @@
-/* STM32F405: 168 MHz from the internal oscillator, USART1 on PA9 (TX) and PA10 (RX). QEMU's netduinoplus2 has neither
- * oscillators nor pins, so nothing here waits for them for ever. */
+/* STM32F405: 168 MHz from the internal oscillator, USART1 on PA9 (out) and PA10 (in). QEMU's netduinoplus2 has neither
+ * oscillators nor pins, and runs at that speed: nothing here waits for them for ever. */
 #include "board.h"
 
 #define REGISTER(address) (*(volatile uint32_t *)(address))
@@ -16,31 +16,28 @@
 #define USART1_BRR REGISTER(0x40011008)
 #define USART1_CR1 REGISTER(0x4001100c)
 
-enum { HSI_MHZ = 16, PATIENCE = 100000, PLL_ON = 1 << 24, PLL_READY = 1 << 25, RX_FULL = 1 << 5, TX_EMPTY = 1 << 7 };
+enum { PATIENCE = 100000, PLL_ON = 1 << 24, PLL_READY = 1 << 25, RX_FULL = 1 << 5, TX_EMPTY = 1 << 7 };
 
-static int use_pll(void)
+static void use_pll(void)
 {
-    RCC_PLLCFGR = 8 | 168 << 6 | 0 << 16 | 7 << 24; /* 16 MHz / 8 * 168 / 2 */
+    RCC_PLLCFGR = 8 | 168 << 6 | 7 << 24; /* 16 MHz / 8 * 168 / 2 */
     RCC_CR |= PLL_ON;
-    for (int patience = PATIENCE; !(RCC_CR & PLL_READY); patience--)
-        if (patience == 0)
-            return 0;
-    FLASH_ACR = 5 | 7 << 8;                            /* 5 wait states, prefetch and caches */
-    RCC_CFGR = 2 | 5 << 10 | 4 << 13;                  /* the PLL; APB1 a quarter, APB2 half of it */
-    while ((RCC_CFGR & 3 << 2) != 2 << 2) {
+    FLASH_ACR = 5 | 7 << 8; /* wait states; prefetch and caches */
+    RCC_CFGR = 5 << 10 | 4 << 13; /* APB1 at a quarter, APB2 at half of it */
+    for (int patience = PATIENCE; patience > 0 && !(RCC_CR & PLL_READY); patience--) {
     }
-    return 1;
+    RCC_CFGR |= 2;
 }
 
 void edgepipe_board_init(void)
 {
-    const uint32_t apb2_mhz = use_pll() ? EDGEPIPE_CLOCK_MHZ / 2 : HSI_MHZ;
+    use_pll();
     RCC_AHB1ENR |= 1 << 0;
     RCC_APB2ENR |= 1 << 4;
     GPIOA_AFRH = (GPIOA_AFRH & ~0xff0u) | 7 << 4 | 7 << 8;
     GPIOA_MODER = (GPIOA_MODER & ~(0xfu << 18)) | 0xau << 18;
-    USART1_BRR = (apb2_mhz * 1000000u + EDGEPIPE_BAUD / 2) / EDGEPIPE_BAUD;
-    USART1_CR1 = 1 << 13 | 1 << 3 | 1 << 2; /* on, transmit, receive */
+    USART1_BRR = EDGEPIPE_CLOCK_MHZ / 2 * 1000000u / EDGEPIPE_BAUD;
+    USART1_CR1 = 1 << 13 | 1 << 3 | 1 << 2; /* on, out, in */
 }
 
 int edgepipe_getchar(void)
