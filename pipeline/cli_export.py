@@ -33,9 +33,9 @@ PRECISIONS = ["auto", "fp32", "int8", "int4"]
 @click.option("--labels", metavar="FILE", help="Names of its classes, one on each line.")
 @click.option("--sram", metavar="SIZE", help="SRAM that it must fit into, as in 192K.  [least for 10 % more work]")
 @click.option("--flash", metavar="SIZE", help="Flash, as in 1M.")
-@click.option("--board", help="A board that has so much, as in nrf52840; --sram and --flash count before it.")
+@click.option("--board", help="A board that has so much, as in nrf52840, and that firmware is for.")
 @click.option("--mode", type=click.Choice(["streamed", "resident"]), help="Is the image in SRAM?  [streamed: no]")
-@click.option("--formats", metavar="NAME,...", help="Of the vision model: tflite, onnx, executorch.  [tflite,onnx]")
+@click.option("--formats", metavar="NAME,...", help="Of vision: tflite, onnx, executorch, firmware.  [tflite,onnx]")
 @click.option("--no-validate", is_flag=True, help="Do not compare with the source.")
 @click.option("--recipe", "recipe_file", metavar="FILE", type=click.Path(path_type=Path), help="TOML with all of this.")
 @click.option("--dry-run", is_flag=True, help="Print the recipe that these options make, and stop.")
@@ -75,6 +75,7 @@ def command(
     edgepipe export --target smollm2-135m -o smollm2
     edgepipe export --target Qwen/Qwen3-4B --draft Qwen/Qwen3-0.6B --precision int4 -o qwen3
     edgepipe export --vision digits --sram 64K -o digits
+    edgepipe export --vision person.tflite --formats tflite,firmware --board netduinoplus2 -o person
     """
     from edgepipe.pipeline.recipe import read_recipe, recipe_from, to_toml
 

@@ -9,13 +9,16 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from edgepipe.devices.boards import find_board
 from edgepipe.devices.probes import peak_rss_bytes
 from edgepipe.exporters.sources.weights import SourceInfo
+from edgepipe.exporters.vision.arena import Arena
 from edgepipe.exporters.vision.calibration import Normalization
 from edgepipe.exporters.vision.graph import Graph
 from edgepipe.exporters.vision.patch_split import join, split
 from edgepipe.exporters.vision.patches import SplitModel
 from edgepipe.exporters.vision.source import VisionSource, open_vision
+from edgepipe.exporters.vision.split_arena import SplitArena
 from edgepipe.pipeline.bundle import sha256
 from edgepipe.pipeline.bundle_writer import BundleDraft
 from edgepipe.pipeline.validate_vision import probe_images, validate_vision
@@ -28,12 +31,15 @@ from edgepipe.runtimes.vision.plan import write_plan
 
 Progress = Callable[[float, str], None]
 
+# No engine of this computer runs it.
+FIRMWARE = "firmware"
+
 
 def export_vision(recipe: VisionRecipe, draft: BundleDraft, check: bool, progress: Progress) -> None:
     """Write the model into the draft's folder ``vision``, and what there is to say of it into its manifest.
 
     Raises:
-        DoesNotFit: no plan fits the recipe's budget.
+        DoesNotFit: no plan fits the recipe's budget, or the firmware does not fit the board.
         UnsupportedModel: the model cannot be taken as it is.
         RecipeError: the recipe does not fit the model.
         ValidationFailed: the split model differs from the whole one, or an engine strays too far.
@@ -58,15 +64,19 @@ def export_vision(recipe: VisionRecipe, draft: BundleDraft, check: bool, progres
     formats = {}
     for index, name in enumerate(recipe.formats):
         progress(0.5 + 0.3 * index / len(recipe.formats), f"write {name}")
-        files = WRITERS[name](source.graph, model, folder / name)
+        if name == FIRMWARE:
+            files = write_firmware_files(source, model, chosen.arena, recipe, folder / name)
+        else:
+            files = WRITERS[name](source.graph, model, folder / name)
         formats[name] = {part: path.relative_to(draft.folder).as_posix() for part, path in files.items()}
+    engines = [name for name in recipe.formats if name != FIRMWARE]
     images = probe_images(source, plan)
     if check:
         progress(0.8, "validate")
         with _reference(source.graph, model, folder) as reference:
-            found = validate_vision(reference, folder, plan, images, recipe.formats)
+            found = validate_vision(reference, folder, plan, images, engines)
         draft.manifest["validation"]["vision"] = found
-    write_reference(draft.folder / "reference" / "vision.npz", folder, plan, images, recipe.formats)
+    write_reference(draft.folder / "reference" / "vision.npz", folder, plan, images, engines)
     draft.manifest["components"]["vision"] = {
         "kind": "vision",
         "source": asdict(source_info(recipe, source)),
@@ -114,6 +124,17 @@ def write_executorch_files(graph: Graph, model: SplitModel | None, folder: Path)
     folder.mkdir()
     write_executorch(_parts(graph, model), folder / "model.pte")
     return {"methods": folder / "model.pte"}
+
+
+def write_firmware_files(
+    source: VisionSource, model: SplitModel | None, arena: Arena | SplitArena, recipe: VisionRecipe, folder: Path
+) -> dict[str, Path]:
+    """What `make` builds for the recipe's board."""
+    from edgepipe.exporters.vision.firmware import write_firmware
+
+    assert recipe.board is not None
+    write_firmware(model or source.graph, arena, find_board(recipe.board), folder, source.name)
+    return {part: folder / name for part, name in {"makefile": "Makefile", "header": "edgepipe_model.h"}.items()}
 
 
 @contextmanager

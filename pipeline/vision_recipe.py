@@ -8,7 +8,7 @@ from typing import Literal
 from edgepipe.errors import RecipeError
 from edgepipe.pipeline.byte_size import parse_bytes
 
-FORMATS = ("tflite", "onnx", "executorch")
+FORMATS = ("tflite", "onnx", "executorch", "firmware")
 DEFAULT_FORMATS = ("tflite", "onnx")
 
 
@@ -22,9 +22,9 @@ class VisionRecipe:
         calibration: folder of images or .npy files.
         labels: text file with the name of a class on each line.
         sram, flash: memory of the microcontroller, in bytes or as text (``192K``).
-        board: a board that has so much; ``sram`` and ``flash`` count before it.
+        board: a board that has so much, and that firmware is for; ``sram`` and ``flash`` count before it.
         mode: whether the image comes in window by window, or lies in SRAM.
-        formats: the engines' formats to write.
+        formats: what to write: the engines' formats, and ``firmware`` for the board.
         mean, std: ``real = (pixel / 255 - mean) / std``, one value or one a channel.
         seed: of random weights and images.
 
@@ -55,6 +55,8 @@ class VisionRecipe:
                 raise RecipeError(f"formats has {name!r}: expected {', '.join(FORMATS)}")
         if not self.formats:
             raise RecipeError(f"formats is empty: expected one or more of {', '.join(FORMATS)}")
+        if "firmware" in self.formats and self.board is None:
+            raise RecipeError("formats has 'firmware', but there is no board to build it for: give --board")
         if (self.mean is None) != (self.std is None):
             raise RecipeError("mean and std belong together: give both, or neither")
         if self.std is not None and (0 in self.std or not self.std or not self.mean):
