@@ -74,7 +74,7 @@ def export_vision(recipe: VisionRecipe, draft: BundleDraft, check: bool, progres
     if check:
         progress(0.8, "validate")
         with _reference(source.graph, model, folder) as reference:
-            found = validate_vision(reference, folder, plan, images, engines)
+            found = validate_vision(reference, folder, plan, images, engines, is_trained=source.is_trained)
         draft.manifest["validation"]["vision"] = found
     write_reference(draft.folder / "reference" / "vision.npz", folder, plan, images, engines)
     draft.manifest["components"]["vision"] = {

@@ -20,7 +20,7 @@ from edgepipe.runtimes.vision.plan import TensorFormat, VisionPlan
 # Calibration images looked at; each costs a few inferences in LiteRT's slow reference kernels.
 MAX_SAMPLES = 4
 
-# Engines round otherwise than the reference. Where they choose another class on more images than this, it is an error.
+# Engines round otherwise than the reference. Where they choose its class on fewer images than this, it is an error.
 MIN_TOP1_AGREEMENT = 0.75
 
 
@@ -38,14 +38,27 @@ def probe_images(source: VisionSource, plan: VisionPlan) -> list[np.ndarray]:
 
 
 def validate_vision(
-    reference: Engine, folder: Path, plan: VisionPlan, images: Sequence[np.ndarray], formats: Sequence[str]
+    reference: Engine,
+    folder: Path,
+    plan: VisionPlan,
+    images: Sequence[np.ndarray],
+    formats: Sequence[str],
+    *,
+    is_trained: bool,
 ) -> dict[str, Any]:
     """Compare what a bundle's ``vision`` folder holds with the whole model in LiteRT's reference kernels.
+
+    In those kernels the split model and the whole one are equal byte for byte. ONNX Runtime and ExecuTorch round
+    otherwise: given the same codes, each operator is within 1 step of the reference, but the steps add up over layers,
+    so that whole stages and outputs may be further away, the more the deeper. Within one of these engines, patch by
+    patch and at once are the same for most models, and a few steps apart where its kernels depend on the image's size.
 
     Args:
         reference: `LiteRTEngine` with its exact kernels, over all three TFLite files.
         folder, plan, formats: what was exported.
         images: as `probe_images` gives them.
+        is_trained: whether other engines must choose the reference's classes. Random weights tell classes apart by
+            less than roundings.
 
     Returns:
         Under ``split``: ``images`` and ``differing_bytes``, those of the split graph and of the stream together. Under
@@ -55,7 +68,7 @@ def validate_vision(
         floating-point. What there is not (no stage, no classes) is None.
 
     Raises:
-        ValidationFailed: a byte of the split model differs, or another engine chooses other classes.
+        ValidationFailed: a byte of the split model differs, or another engine chooses other classes in a trained one.
     """
     expected = [run_whole(reference, plan, image) for image in images]
     found: dict[str, Any] = {}
@@ -64,8 +77,19 @@ def validate_vision(
     for name in formats:
         if name != "tflite":
             engine = load(ENGINES[ENGINE_OF[name]])(folder)
-            found[name] = _against_reference(name, engine, reference, plan, images, expected)
+            found[name] = _against_reference(engine, reference, plan, images, expected)
+            if is_trained:
+                _require_agreement(name, found[name])
     return found
+
+
+def _require_agreement(name: str, found: dict[str, Any]) -> None:
+    agreement = found["top1_agreement"]
+    if agreement is not None and agreement < MIN_TOP1_AGREEMENT:
+        raise ValidationFailed(
+            f"vision, {name}: the class is that of the reference on {agreement:.0%} of {found['images']} images, "
+            f"expected {MIN_TOP1_AGREEMENT:.0%}: leave out --formats {name}, or give images with --calibration"
+        )
 
 
 def _split_against_whole(
@@ -84,7 +108,6 @@ def _split_against_whole(
 
 
 def _against_reference(
-    name: str,
     engine: Engine,
     reference: Engine,
     plan: VisionPlan,
@@ -102,19 +125,13 @@ def _against_reference(
             splits.append(_difference(output, run_whole(engine, plan, image)).max())
         outputs.append(_difference(output, whole).max())
         agreeing.append(whole.flat[output.argmax()] == whole.max())  # classes that tie are all the first
-    agreement = float(np.mean(agreeing)) if plan.num_classes else None
-    if agreement is not None and agreement < MIN_TOP1_AGREEMENT:
-        raise ValidationFailed(
-            f"vision, {name}: the class is that of the reference on {agreement:.0%} of {len(images)} images, expected "
-            f"{MIN_TOP1_AGREEMENT:.0%}: leave out --formats {name}, or give images with --calibration"
-        )
     return {
         "images": len(images),
         "max_stage_difference": float(np.max(stages)) if stages else None,
         "differing_stage_share": float(np.mean([stage > 0 for stage in stages])) if stages else None,
         "max_split_difference": float(np.max(splits)) if splits else None,
         "max_output_difference": float(np.max(outputs)),
-        "top1_agreement": agreement,
+        "top1_agreement": float(np.mean(agreeing)) if plan.num_classes else None,
     }
 
 

@@ -32,7 +32,7 @@ class VisionSource:
     ``graph`` takes one image as NHWC and is checked. ``licence`` is an SPDX identifier, ``labels`` the names of the
     classes; both None where unknown. ``notes`` are sentences that a reader of the export report should know.
     ``samples`` are the images it was calibrated with, or others of the kind it takes: real values, float32
-    ``[1, H, W, C]``.
+    ``[1, H, W, C]``. ``is_trained`` is False where the weights are known to be random.
     """
 
     graph: Graph
@@ -41,6 +41,7 @@ class VisionSource:
     labels: tuple[str, ...] | None
     notes: tuple[str, ...]
     samples: tuple[np.ndarray, ...]
+    is_trained: bool = True
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def _from_built_in(reference: str, weights: Path | None, images: Calibration) ->
         samples = images.samples(shape, images.normalization or Normalization())
         initialise(model, samples[:_NOISE_SAMPLES], images.seed)
         note = f"Untrained: the weights are random (seed {images.seed}), the answers mean nothing."
-        return _from_torch(model, shape, reference, images, "Apache-2.0", (note,))
+        return replace(_from_torch(model, shape, reference, images, "Apache-2.0", (note,)), is_trained=False)
     state = read_weights(weights)
     last = state.get("classifier.linear.weight")
     model, shape = build(reference) if last is None or last.dim() != 2 else build(reference, classes=len(last))

@@ -303,6 +303,7 @@ def test_untrained_models_answer_differently_to_different_images(
 
     source = built_in("mobilenet_v2:0.35:96")
     assert source.notes[0] == "Untrained: the weights are random (seed 0), the answers mean nothing."
+    assert not source.is_trained
     write_tflite({"main": source.graph}, tmp_path / "model.tflite")
     run = tflm(tmp_path / "model.tflite")
     answers = [run((np.round(sample * 255) - 128).astype(np.int8)) for sample in source.samples]
@@ -319,3 +320,4 @@ def test_a_built_in_model_takes_the_weights_and_classes_of_a_file(tmp_path: Path
     source = open_vision("resnet8", weights=tmp_path / "w.pt")
     assert source.graph.tensors[source.graph.outputs[0]].shape == (1, 3)
     assert not any("Untrained" in note for note in source.notes)
+    assert source.is_trained
