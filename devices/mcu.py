@@ -1,0 +1,224 @@
+"""A microcontroller that runs a bundle's firmware, driven over a serial line, patch by patch."""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from edgepipe.devices.mcu_frames import Frame, Kind, Refusal
+from edgepipe.devices.mcu_line import McuLine, Refused
+from edgepipe.errors import DeviceUnreachable
+from edgepipe.runtimes.vision.plan import VisionPlan
+from edgepipe.runtimes.vision.windows import Image, whole_image, windows
+
+PROTOCOL_VERSION = 1
+# How often an inference begins anew when the board has forgotten it.
+_STARTS = 3
+_HELLO = struct.Struct("<6I")
+_NUMBER = struct.Struct("<I")
+_MEMORY = struct.Struct("<4I")
+
+
+@dataclass(frozen=True)
+class Firmware:
+    """What a board says of its firmware: the model's hash, how many tiles, bytes of image, output, window, payload."""
+
+    model_hash: str
+    tiles: int
+    input_bytes: int
+    output_bytes: int
+    largest_patch_bytes: int
+    payload_bytes: int
+
+
+@dataclass(frozen=True)
+class BoardMemory:
+    """Bytes: the arena as planned, its painted peak, the stack's room, its painted peak."""
+
+    arena_bytes: int
+    arena_peak_bytes: int
+    stack_bytes: int
+    stack_peak_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class BoardAnswer:
+    """One inference. ``output``: codes, of the plan's shape and type. ``step_us``: microseconds that the board computed
+    for each tile, and for the rest of the model at the end."""
+
+    output: np.ndarray
+    step_us: tuple[int, ...]
+    memory: BoardMemory
+
+    @property
+    def compute_us(self) -> int:
+        """Microseconds that the board computed; the line's time is not in it."""
+        return sum(self.step_us)
+
+
+class Mcu:
+    """A board on an open line, to be used as a context manager. ``firmware``: what it says of itself."""
+
+    def __init__(self, line: McuLine, model_hash: str | None) -> None:
+        """Ask what runs on the board.
+
+        Args:
+            line: to the board; closed with this.
+            model_hash: what must run there, as ``EDGEPIPE_MODEL_HASH`` of the bundle's firmware; None takes any.
+
+        Raises:
+            DeviceUnreachable: the board does not answer, or runs something else.
+        """
+        self.line = line
+        try:
+            self.firmware = self._hello(model_hash)
+        except BaseException:
+            line.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.line.close()
+
+    def run(self, plan: VisionPlan, image: Image) -> BoardAnswer:
+        """The model's output for an image of codes; no more of it is held than a row of windows needs.
+
+        An array is sent again from its beginning if the board has restarted half-way; rows, which come once, are not.
+
+        Raises:
+            ImageError: the image is not of the model's shape or type; too few rows come, or too many.
+            DeviceUnreachable: the board is silent, unplugged, or its firmware was not made for this plan.
+        """
+        output, step_us = self.infer(
+            lambda: self._windows(plan, image), starts=_STARTS if isinstance(image, np.ndarray) else 1
+        )
+        if len(output) != plan.output.nbytes:
+            raise self._another_plan(f"gives {len(output)} bytes", f"{plan.output.nbytes}")
+        codes = np.frombuffer(output, plan.output.dtype).reshape(plan.output.shape)
+        return BoardAnswer(codes, step_us, self._memory())
+
+    def infer(self, patches: Callable[[], Iterable[bytes]], *, starts: int = _STARTS) -> tuple[bytes, tuple[int, ...]]:
+        """The model's output, and the microseconds of each step, for patches that are sent one after the other.
+
+        Args:
+            patches: gives every tile's window, in order, for each start.
+            starts: how often to begin if the board forgets what it has.
+
+        Raises:
+            DeviceUnreachable: it does not come to an end.
+        """
+        for _ in range(starts):
+            try:
+                return self._infer(secrets.randbits(32), patches())
+            except Refused as refused:
+                reason = refused.reason
+        if reason == Refusal.UNKNOWN:
+            raise DeviceUnreachable(f"{self.line.port} does not know a request: build its firmware again")
+        raise DeviceUnreachable(
+            f"{self.line.port} has lost the image half-way, it was reset or another program uses it: run again"
+        )
+
+    def _infer(self, session: int, patches: Iterable[bytes]) -> tuple[bytes, tuple[int, ...]]:
+        self._ask(Frame(Kind.BEGIN, session))
+        clock = [0]
+        tile = 0
+        for tile, patch in enumerate(patches, 1):
+            self._send_patch(session, tile - 1, patch)
+            clock.append(self._compute(session, tile - 1))
+        clock.append(self._compute(session, tile))
+        step_us = tuple(after - before for before, after in pairwise(clock))
+        return self._output(session), step_us
+
+    def _send_patch(self, session: int, tile: int, patch: bytes) -> None:
+        """Send a window piece by piece, from where the board says that it has come to."""
+        offset = 0
+        while offset < len(patch):
+            answer = self.line.ask(partial(self._piece, session, tile, offset, patch))
+            if answer.tile != tile or not offset < answer.offset <= len(patch):
+                raise Refused(Refusal.OUT_OF_ORDER)
+            offset = answer.offset
+
+    def _piece(self, session: int, tile: int, offset: int, patch: bytes) -> Frame:
+        size = min(self.line.piece_bytes, self.firmware.payload_bytes)
+        return Frame(Kind.PATCH, session, tile=tile, offset=offset, payload=patch[offset : offset + size])
+
+    def _compute(self, session: int, tile: int) -> int:
+        """Have a tile computed; returns the microseconds since the inference began."""
+        answer = self._ask(Frame(Kind.RUN, session, tile=tile))
+        if len(answer.payload) != _NUMBER.size:
+            raise Refused(Refusal.UNKNOWN)
+        elapsed: int = _NUMBER.unpack(answer.payload)[0]
+        return elapsed
+
+    def _output(self, session: int) -> bytes:
+        output = b""
+        while len(output) < self.firmware.output_bytes:
+            answer = self.line.ask(partial(self._wanted, session, len(output)))
+            if answer.offset != len(output) or not answer.payload:
+                raise Refused(Refusal.OUT_OF_ORDER)
+            output += answer.payload
+        return output
+
+    def _wanted(self, session: int, offset: int) -> Frame:
+        return Frame(Kind.OUTPUT, session, offset=offset, payload=struct.pack("<H", self.line.piece_bytes))
+
+    def _memory(self) -> BoardMemory:
+        return BoardMemory(*_MEMORY.unpack(self._ask(Frame(Kind.MEMORY)).payload))
+
+    def _ask(self, request: Frame) -> Frame:
+        return self.line.ask(lambda: request)
+
+    def _hello(self, model_hash: str | None) -> Firmware:
+        payload = self._ask(Frame(Kind.HELLO)).payload
+        version = _NUMBER.unpack_from(payload)[0] if len(payload) >= _HELLO.size else None
+        if version != PROTOCOL_VERSION:
+            raise DeviceUnreachable(
+                f"{self.line.port} speaks version {version} of the protocol, this edgepipe {PROTOCOL_VERSION}: build "
+                f"and flash the firmware again"
+            )
+        found = payload[_HELLO.size :].decode("ascii", "replace")
+        if model_hash not in (None, found):
+            raise DeviceUnreachable(
+                f"{self.line.port} runs another model ({found[:12]}), the bundle's is {model_hash[:12]}: flash the "
+                f"bundle's firmware"
+            )
+        return Firmware(found, *_HELLO.unpack_from(payload)[1:])
+
+    def _windows(self, plan: VisionPlan, image: Image) -> Iterator[bytes]:
+        """What the board takes: the windows of its tiles, or the image as its only one."""
+        if plan.mode == "streamed" and plan.stage is not None:
+            if self.firmware.tiles != len(plan.tiles):
+                raise self._another_plan(f"has {self.firmware.tiles} tiles", f"{len(plan.tiles)}")
+            for _, window in windows(plan, image):
+                yield window.tobytes()
+            return
+        if self.firmware.tiles != 1 or self.firmware.input_bytes != plan.input.nbytes:
+            raise self._another_plan(f"takes {self.firmware.input_bytes} bytes", f"{plan.input.nbytes}")
+        yield whole_image(plan, image).tobytes()
+
+    def _another_plan(self, found: str, expected: str) -> DeviceUnreachable:
+        return DeviceUnreachable(
+            f"the firmware on {self.line.port} {found}, plan.json says {expected}: flash the bundle's firmware"
+        )
+
+
+def open_mcu(port: str, baud: int, model_hash: str | None) -> Mcu:
+    """The board on a serial port, or on any URL that pyserial opens.
+
+    Raises:
+        DeviceUnreachable: there is none, it is silent, or runs another model.
+        MissingExtra: pyserial is not installed.
+    """
+    return Mcu(McuLine(port, baud), model_hash)

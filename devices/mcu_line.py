@@ -1,0 +1,184 @@
+"""A serial line on which every request is repeated until its answer comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from edgepipe.devices.mcu_frames import ANSWER, Frame, FrameReader, Kind, Refusal, encode
+from edgepipe.errors import DeviceUnreachable, MissingExtra
+
+BAUD = 115200
+
+# A piece of a window: long ones need fewer answers, short ones survive a bad line.
+LONGEST_PIECE, SHORTEST_PIECE = 512, 16
+# So many requests in a row must be answered at once before pieces get longer again.
+_CALM = 32
+_POLL_S = 0.01
+# Bits that a byte takes on the line: start, eight, stop.
+_BITS = 10
+
+
+class Refused(Exception):
+    """The board has understood a request and refuses it."""
+
+    def __init__(self, reason: int) -> None:
+        super().__init__(f"the board refuses a request: reason {reason}")
+        self.reason = reason
+
+
+@dataclass
+class LineStatistics:
+    """What has gone over the line. Damaged frames are those received; resent ones are not known to be damaged."""
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    frames_sent: int = 0
+    frames_resent: int = 0
+    frames_damaged: int = 0
+
+
+class McuLine:
+    """Requests to a board and their answers, over a serial port or any URL that pyserial opens."""
+
+    def __init__(
+        self,
+        port: str,
+        baud: int = BAUD,
+        *,
+        answer_s: float = 0.25,
+        silence_s: float = 5.0,
+        compute_s: float = 120.0,
+        most_tries: int = 60,
+    ) -> None:
+        """Open the line.
+
+        Args:
+            port: ``/dev/ttyACM0``, ``COM3``, ``socket://host:port``.
+            baud: bits a second.
+            answer_s: seconds to wait for an answer, besides the time that its bytes take, before asking again.
+            silence_s: seconds without a sound from the board after which it counts as silent.
+            compute_s: seconds that a board may compute.
+            most_tries: how often a request is sent before the line counts as too bad.
+
+        Raises:
+            DeviceUnreachable: the port is not there or is in use.
+            MissingExtra: pyserial is not installed.
+        """
+        try:
+            import serial
+        except ImportError as error:
+            raise MissingExtra("pyserial", "mcu") from error
+        self.port, self.baud = port, baud
+        self.answer_s, self.silence_s, self.compute_s, self.most_tries = answer_s, silence_s, compute_s, most_tries
+        self.statistics = LineStatistics()
+        self.piece_bytes = LONGEST_PIECE
+        self._sequence = 0
+        self._calm = 0
+        self._reader = FrameReader()
+        self._failures = (serial.SerialException, OSError)
+        try:
+            self._serial: Any = serial.serial_for_url(port, baudrate=baud, timeout=_POLL_S, write_timeout=silence_s)
+        except (*self._failures, ValueError) as error:
+            raise DeviceUnreachable(f"{port} cannot be opened ({_reason(error)}): {_ports_hint()}") from error
+
+    def close(self) -> None:
+        """Close the line."""
+        self._serial.close()
+
+    def ask(self, request: Callable[[], Frame]) -> Frame:
+        """The answer to a request.
+
+        Args:
+            request: makes the frame for each try, without its sequence number: a later try may be shorter.
+
+        Raises:
+            Refused: the board says why.
+            DeviceUnreachable: it is silent, busy for too long or unplugged, or the line is too bad.
+        """
+        first = self._sequence + 1
+        wait_s, heard, busy_since = self.answer_s, monotonic(), None
+        for _ in range(self.most_tries):
+            sent = self._send(request(), again=self._sequence >= first)
+            patience = wait_s + _BITS * (sent + 2 * LONGEST_PIECE) / self.baud
+            for frame in self._frames(monotonic() + patience):
+                heard = monotonic()
+                if frame.kind == Kind.DAMAGED and busy_since is None:
+                    break
+                if not first <= frame.sequence <= self._sequence:
+                    continue
+                if frame.kind == Kind.BUSY:
+                    busy_since = busy_since or heard
+                elif frame.kind == Kind.REFUSED:
+                    raise Refused(frame.payload[0] if frame.payload else Refusal.UNKNOWN)
+                elif frame.kind >= ANSWER:
+                    self._recover()
+                    return frame
+            self._suffer()
+            if busy_since is not None:
+                wait_s *= 2
+                if monotonic() - busy_since > self.compute_s:
+                    raise DeviceUnreachable(f"{self.port} has computed for {self.compute_s:g} s: reset the board")
+            elif monotonic() - heard > self.silence_s:
+                raise DeviceUnreachable(
+                    f"{self.port} does not answer at {self.baud} baud: see that the board is on, that its baud rate is "
+                    f"this one and that it runs the bundle's firmware"
+                )
+        raise DeviceUnreachable(
+            f"{self.port} is a bad line: a request failed {self.most_tries} times, {self.statistics.frames_damaged} "
+            f"frames came damaged; take a lower --baud or a shorter cable"
+        )
+
+    def _send(self, frame: Frame, again: bool) -> int:
+        """Send a frame under the next sequence number; returns how many bytes it takes."""
+        self._sequence += 1
+        content = encode(Frame(frame.kind, frame.session, self._sequence, frame.tile, frame.offset, frame.payload))
+        try:
+            self._serial.write(content)
+        except self._failures as error:
+            raise self._unplugged(error) from error
+        self.statistics.bytes_sent += len(content)
+        self.statistics.frames_sent += 1
+        self.statistics.frames_resent += again
+        return len(content)
+
+    def _frames(self, deadline: float) -> Iterator[Frame]:
+        """Frames as they come, until the deadline."""
+        while True:
+            try:
+                received = self._serial.read(max(1, self._serial.in_waiting))
+            except self._failures as error:
+                raise self._unplugged(error) from error
+            self.statistics.bytes_received += len(received)
+            yield from self._reader.take(received)
+            self.statistics.frames_damaged = self._reader.damaged
+            if monotonic() > deadline:
+                return
+
+    def _suffer(self) -> None:
+        self._calm = 0
+        self.piece_bytes = max(SHORTEST_PIECE, self.piece_bytes // 2)
+
+    def _recover(self) -> None:
+        self._calm += 1
+        if self._calm >= _CALM:
+            self._calm = 0
+            self.piece_bytes = min(LONGEST_PIECE, self.piece_bytes * 2)
+
+    def _unplugged(self, error: Exception) -> DeviceUnreachable:
+        return DeviceUnreachable(f"{self.port} is gone ({_reason(error)}): plug the board in and run again")
+
+
+def _reason(error: Exception) -> str:
+    """What the system said, without pyserial's wrapping."""
+    return (getattr(error, "strerror", None) or str(error)).strip().partition("\n")[0]
+
+
+def _ports_hint() -> str:
+    """Which serial ports there are."""
+    from serial.tools import list_ports
+
+    found = sorted(port.device for port in list_ports.comports())
+    return f"the ports here are {', '.join(found)}" if found else "no serial port is here, plug the board in"
