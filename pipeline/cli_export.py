@@ -94,7 +94,7 @@ def command(
         "flash": flash,
         "board": board,
         "mode": mode,
-        "formats": formats.split(",") if formats else None,
+        "formats": [name.strip() for name in formats.split(",")] if formats else None,
     }
     if vision is not None or "vision" in values:
         _lay_over(values, "vision", {"source": vision, **image_options})

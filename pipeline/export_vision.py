@@ -17,11 +17,14 @@ from edgepipe.exporters.vision.calibration import Normalization
 from edgepipe.exporters.vision.graph import Graph
 from edgepipe.exporters.vision.patch_split import join, split
 from edgepipe.exporters.vision.patches import SplitModel
+from edgepipe.exporters.vision.receptive_field import split_points
+from edgepipe.exporters.vision.search import MemoryPlan, kib
 from edgepipe.exporters.vision.source import VisionSource, open_vision
 from edgepipe.exporters.vision.split_arena import SplitArena
 from edgepipe.pipeline.bundle import sha256
 from edgepipe.pipeline.bundle_writer import BundleDraft
 from edgepipe.pipeline.validate_vision import probe_images, validate_vision
+from edgepipe.pipeline.vision_accuracy import accuracy_note, check_accuracy
 from edgepipe.pipeline.vision_plan import choose_plan, device_plan
 from edgepipe.pipeline.vision_recipe import VisionRecipe
 from edgepipe.pipeline.vision_reference import write_reference
@@ -70,11 +73,15 @@ def export_vision(recipe: VisionRecipe, draft: BundleDraft, check: bool, progres
             files = WRITERS[name](source.graph, model, folder / name)
         formats[name] = {part: path.relative_to(draft.folder).as_posix() for part, path in files.items()}
     engines = [name for name in recipe.formats if name != FIRMWARE]
+    notes = [*source.notes, *_plan_notes(source.graph, chosen, sram_bytes)]
     images = probe_images(source, plan)
     if check:
         progress(0.8, "validate")
         with _reference(source.graph, model, folder) as reference:
             found = validate_vision(reference, folder, plan, images, engines, is_trained=source.is_trained)
+            if source.held_out is not None:
+                found["accuracy"] = check_accuracy(reference, plan, source.held_out)
+                notes.append(accuracy_note(found["accuracy"]))
         draft.manifest["validation"]["vision"] = found
     write_reference(draft.folder / "reference" / "vision.npz", folder, plan, images, engines)
     draft.manifest["components"]["vision"] = {
@@ -88,7 +95,7 @@ def export_vision(recipe: VisionRecipe, draft: BundleDraft, check: bool, progres
         "export": {
             "seconds": round(time.monotonic() - started, 3),
             "peak_rss_bytes": peak_rss_bytes(),
-            "notes": [*source.notes, *_plan_notes(model)],
+            "notes": notes,
         },
     }
 
@@ -174,7 +181,12 @@ def source_info(recipe: VisionRecipe, source: VisionSource) -> SourceInfo:
     )
 
 
-def _plan_notes(model: SplitModel | None) -> list[str]:
-    if model is None:
-        return ["Runs as a whole: it fits the memory it was planned for, or cannot be split."]
-    return []
+def _plan_notes(graph: Graph, chosen: MemoryPlan, sram_bytes: int | None) -> list[str]:
+    """Why a model has no patches."""
+    if chosen.patches is not None:
+        return []
+    if sram_bytes is not None:
+        return [f"Runs as a whole: its activations, {kib(chosen.arena_bytes)}, fit into the {kib(sram_bytes)} of SRAM."]
+    if not split_points(graph):
+        return ["Runs as a whole: it cannot be split, no layer of it has outputs that come from a part of the image."]
+    return ["Runs as a whole: patches would take no less memory, or much more arithmetic."]

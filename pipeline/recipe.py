@@ -66,6 +66,8 @@ class Recipe:
                 raise RecipeError(f"formats has {name!r}: expected {', '.join(FORMATS)}")
         if not self.formats:
             raise RecipeError(f"formats is empty: expected one or more of {', '.join(FORMATS)}")
+        if len(set(self.formats)) < len(self.formats):
+            raise RecipeError(f"formats is {', '.join(self.formats)}: expected each once")
 
     @property
     def decoders(self) -> dict[str, DecoderRecipe]:
@@ -102,9 +104,15 @@ def recipe_from(values: dict[str, Any]) -> Recipe:
 
 
 def to_toml(recipe: Recipe) -> str:
-    """The recipe with all its values as TOML that `read_recipe` reads back; values that are None are left out."""
+    """The recipe with all its values as TOML that `read_recipe` reads back; what is None is left out.
+
+    So are the decoders' ``formats`` where there is none.
+    """
     lines: list[str] = []
-    _write_table(recipe.to_json(), "", lines)
+    values = recipe.to_json()
+    if not recipe.decoders:
+        del values["formats"]
+    _write_table(values, "", lines)
     return "\n".join(lines).strip() + "\n"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgepipe.errors import RecipeError, UnsupportedModel
+from edgepipe.errors import RecipeError
 from edgepipe.exporters.vision.graph import Graph, Tensor
 from edgepipe.exporters.vision.patches import PatchPlan, Region, SplitModel
 from edgepipe.exporters.vision.plan_bounds import plan_bounds
@@ -63,12 +63,9 @@ def device_plan(
     """What plan.json says; ``model`` is split by the chosen plan, or None if that has no patches.
 
     Raises:
-        UnsupportedModel: the model has several outputs.
         RecipeError: there are more labels than classes, or fewer, or they cannot be read.
     """
     graph = source.graph
-    if len(graph.outputs) != 1:
-        raise UnsupportedModel(f"{source.name} has {len(graph.outputs)} outputs: expected one")
     image, output = (_format(graph.tensors[index]) for index in (graph.inputs[0], graph.outputs[0]))
     mean, std = recipe.mean, recipe.std
     if mean is None and Path(recipe.source).suffix.lower() != ".tflite":

@@ -13,6 +13,7 @@ from edgepipe.errors import EdgepipeError, MissingExtra, RecipeError, Unsupporte
 from edgepipe.exporters.vision.calibration import Normalization, read_samples, smooth_noise
 from edgepipe.exporters.vision.fold_pads import fold_pads
 from edgepipe.exporters.vision.graph import Graph, Tensor
+from edgepipe.exporters.vision.held_out import HeldOut
 from edgepipe.exporters.vision.image_shape import ImageShape
 from edgepipe.exporters.vision.read_tflite import graph_from_tflite, read_tflite
 
@@ -29,10 +30,12 @@ _NOISE_SAMPLES = 8
 class VisionSource:
     """An int8 model and what is known of it.
 
-    ``graph`` takes one image as NHWC and is checked. ``licence`` is an SPDX identifier, ``labels`` the names of the
-    classes; both None where unknown. ``notes`` are sentences that a reader of the export report should know.
+    ``graph`` takes one image as NHWC, gives one tensor and is checked. ``licence`` is an SPDX identifier, ``labels``
+    the names of the classes; both None where unknown. ``notes`` are sentences that a reader of the export report should
+    know.
     ``samples`` are the images it was calibrated with, or others of the kind it takes: real values, float32
     ``[1, H, W, C]``. ``is_trained`` is False where the weights are known to be random.
+    ``held_out`` are images to measure its accuracy with, None where there are none.
     """
 
     graph: Graph
@@ -42,6 +45,7 @@ class VisionSource:
     notes: tuple[str, ...]
     samples: tuple[np.ndarray, ...]
     is_trained: bool = True
+    held_out: HeldOut | None = None
 
 
 @dataclass(frozen=True)
@@ -156,11 +160,12 @@ def _from_built_in(reference: str, weights: Path | None, images: Calibration) ->
 
 
 def _from_digits(seed: int) -> VisionSource:
-    from edgepipe.exporters.vision.digits import LABELS, LICENCE, calibration_images, train_digits
+    from edgepipe.exporters.vision.digits import LABELS, LICENCE, calibration_images, held_out, train_digits
 
     samples = calibration_images()
     graph = _quantize(train_digits(seed), "digits", samples, Normalization())
-    return VisionSource(graph, "digits", LICENCE, LABELS, (f"Trained at export (seed {seed}).",), samples)
+    notes = (f"Trained at export (seed {seed}).",)
+    return VisionSource(graph, "digits", LICENCE, LABELS, notes, samples, held_out=held_out())
 
 
 def _from_torch(
@@ -206,11 +211,17 @@ def _input_range(samples: tuple[np.ndarray, ...], normalization: Normalization) 
 
 
 def _input(graph: Graph, name: str) -> tuple[ImageShape, Callable[[np.ndarray], np.ndarray]]:
-    """Shape of the one image that the graph takes, and the real values that pixels from 0 to 255 stand for."""
+    """Shape of the one image that the graph takes, and the real values that pixels from 0 to 255 stand for.
+
+    Raises:
+        UnsupportedModel: it takes anything else, or has several outputs.
+    """
     inputs = [graph.tensors[index] for index in graph.inputs]
     if len(inputs) != 1 or len(inputs[0].shape) != 4:
         found = ", ".join(str(tensor.shape) for tensor in inputs)
         raise UnsupportedModel(f"{name} takes {found}: expected one image (1, rows, columns, channels)")
+    if len(graph.outputs) != 1:
+        raise UnsupportedModel(f"{name} has {len(graph.outputs)} outputs: expected one")
     _, rows, columns, channels = inputs[0].shape
     return (rows, columns, channels), lambda pixels: _real_values(inputs[0], pixels)
 

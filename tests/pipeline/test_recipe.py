@@ -106,6 +106,7 @@ def test_what_is_written_reads_back(recipe: Recipe) -> None:
         ({"target": {"source": "x"}, "formats": ["onyx"]}, "formats has 'onyx': expected onnx"),
         ({"target": {"source": "x"}, "formats": [1]}, "formats[0] is 1: expected text in quotes"),
         ({"target": {"source": "x"}, "formats": []}, "formats is empty: expected one or more of onnx"),
+        ({"target": {"source": "x"}, "formats": ["onnx", "onnx"]}, "formats is onnx, onnx: expected each once"),
     ],
 )
 def test_a_mistake_is_named(values: dict[str, Any], message: str) -> None:
