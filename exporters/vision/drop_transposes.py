@@ -12,7 +12,7 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 _TO_NCHW, _TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
-_BY_ELEMENT = ("ADD", "DIV", "HARD_SWISH", "LOGISTIC", "MUL", "RELU", "RELU6", "RELU_N1_TO_1", "SUB")
+_BY_ELEMENT = ("ADD", "DIV", "HARD_SWISH", "LOGISTIC", "MUL", "RELU", "RELU_N1_TO_1", "SUB")
 _NAMES = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
 
 
@@ -21,7 +21,8 @@ def drop_transposes(content: bytes) -> bytes:
 
     litert-torch converts convolutions and pools to NHWC between two transposes and cancels most of them. What is left
     is around operators that work on either layout, or that read an image several times: these are rewritten to NHWC
-    one after the other, until nothing reads the NCHW side.
+    one after the other, until nothing reads the NCHW side. An output that is an image in NCHW becomes NHWC. A SUM over
+    axes of size 1, as which a mean of a single value arrives, becomes MEAN again.
     """
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content))
     if len(model.subgraphs) > 1:
@@ -46,7 +47,9 @@ class _Rewriter:
             "MEAN": self._mean,
             "PAD": self._pad,
             "PADV2": self._pad,
+            "RELU6": self._relu6,
             "RESHAPE": self._flatten,
+            "SUM": self._sum,
             "TRANSPOSE": self._transpose,
         }
 
@@ -57,6 +60,7 @@ class _Rewriter:
             rewrite = self._rewrites.get(self._name(operator))
             if rewrite is None or not rewrite(operator):
                 self._operators.append(operator)
+        self._write_outputs_channels_last()
         wanted = set(self._graph.outputs)
         needed = []
         for operator in reversed(self._operators):
@@ -66,6 +70,12 @@ class _Rewriter:
         self._graph.operators = needed[::-1]
         written = {index for operator in needed for index in operator.outputs}
         self._leave_out_tensors(written | wanted | set(self._graph.inputs))
+
+    def _write_outputs_channels_last(self) -> None:
+        self._graph.outputs = [self._last.get(index, index) for index in self._graph.outputs]
+        for signature in self._model.signatureDefs or ():
+            for entry in signature.outputs:
+                entry.tensorIndex = self._last.get(entry.tensorIndex, entry.tensorIndex)
 
     def _leave_out_tensors(self, used: set[int]) -> None:
         """Keep the tensors ``used`` only: the quantizer wants values of each."""
@@ -99,6 +109,15 @@ class _Rewriter:
         self._write_channels_last(operator)
         return True
 
+    def _relu6(self, operator: Any) -> bool:
+        """A RELU6 that no operator before it took in, as a product with 1 that does: the quantizer knows no other."""
+        operator.opcodeIndex = self._code("MUL")
+        operator.builtinOptionsType = schema.BuiltinOptions.MulOptions
+        operator.builtinOptions = schema.MulOptionsT()
+        operator.builtinOptions.fusedActivationFunction = schema.ActivationFunctionType.RELU6
+        operator.inputs = [*operator.inputs, self._add_constant(np.ones(1, np.float32))]
+        return self._by_element(operator)
+
     def _concatenation(self, operator: Any) -> bool:
         if not all(index in self._last for index in operator.inputs):
             return False
@@ -127,6 +146,14 @@ class _Rewriter:
         else:
             self._operators.append(operator)
         return True
+
+    def _sum(self, operator: Any) -> bool:
+        image, axes = operator.inputs
+        shape = self._tensor(image).shape
+        if any(shape[axis] != 1 for axis in self._constant(axes).flatten()):
+            return False
+        operator.opcodeIndex = self._code("MEAN")
+        return self._mean(operator)
 
     def _flatten(self, operator: Any) -> bool:
         """Flatten rows, columns, channels in this order, and let the weights of the layers that read it follow."""
@@ -171,19 +198,20 @@ class _Rewriter:
 
     def _add_transpose(self, source: int, target: int, order: tuple[int, ...]) -> None:
         operator = schema.OperatorT()
-        operator.opcodeIndex = self._transpose_code()
+        operator.opcodeIndex = self._code("TRANSPOSE")
         operator.builtinOptionsType = schema.BuiltinOptions.TransposeOptions
         operator.builtinOptions = schema.TransposeOptionsT()
         operator.inputs, operator.outputs = [source, self._add_constant(np.array(order, np.int32))], [target]
         self._operators.append(operator)
 
-    def _transpose_code(self) -> int:
-        codes = [_NAMES[_code(entry)] for entry in self._model.operatorCodes]
-        if "TRANSPOSE" not in codes:
+    def _code(self, name: str) -> int:
+        """The place of an operator's code in the model, which is added where it is not there yet."""
+        names = [_NAMES[_builtin(entry)] for entry in self._model.operatorCodes]
+        if name not in names:
             entry = schema.OperatorCodeT()
-            entry.builtinCode = entry.deprecatedBuiltinCode = schema.BuiltinOperator.TRANSPOSE
+            entry.builtinCode = entry.deprecatedBuiltinCode = getattr(schema.BuiltinOperator, name)
             self._model.operatorCodes.append(entry)
-        return codes.index("TRANSPOSE") if "TRANSPOSE" in codes else len(codes)
+        return names.index(name) if name in names else len(names)
 
     def _add_tensor(self, like: int, shape: list[int], suffix: str) -> int:
         tensor = copy.copy(self._tensor(like))
@@ -211,8 +239,8 @@ class _Rewriter:
         return self._graph.tensors[index]
 
     def _name(self, operator: Any) -> str:
-        return _NAMES[_code(self._model.operatorCodes[operator.opcodeIndex])]
+        return _NAMES[_builtin(self._model.operatorCodes[operator.opcodeIndex])]
 
 
-def _code(entry: Any) -> int:
+def _builtin(entry: Any) -> int:
     return max(entry.builtinCode, entry.deprecatedBuiltinCode)

@@ -100,8 +100,10 @@ class QdqGraph:
         """Real numbers of a tensor with its channels on axis 1; a constant is seen as one of ``rank`` at least."""
         tensor = self.graph.tensors[index]
         rank = max(rank, len(tensor.shape)) if tensor.data is not None else len(tensor.shape)
-        axis = tensor.quantization.axis + rank - len(tensor.shape) if tensor.quantization else 0
-        return self._real(tensor, self.first(index, rank), axis_first(axis, rank))
+        codes = self.first(index, rank)
+        if tensor.quantization is None or len(tensor.quantization.scales) == 1:
+            return self._real(tensor, codes, 0)
+        return self._real(tensor, codes, axis_first(tensor.quantization.axis + rank - len(tensor.shape), rank))
 
     def real_last(self, index: int) -> str:
         """Real numbers of a tensor in TFLite's layout."""

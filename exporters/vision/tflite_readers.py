@@ -205,7 +205,10 @@ def _transpose(call: Call) -> Operator:
         raise OperatorError(f"the order {order} does not name each of {len(shape)} axes once")
     moved = [axis for axis in order if shape[axis] > 1]
     if moved != sorted(moved):
-        raise OperatorError(f"the order {order} moves data of shape {shape}: only axes of size 1 may move")
+        raise OperatorError(
+            f"the order {order} moves data of shape {shape}: only axes of size 1 may move, so leave out permutations, "
+            "and reshapes of images but for flattening all of one"
+        )
     return Reshape(tuple(shape[axis] for axis in order))
 
 

@@ -89,6 +89,24 @@ def reshaped_image(net: Net, image: Any) -> Any:
     return net.wide(functional.max_pool2d(net.a(image), 3, 2, 1).reshape(1, -1))
 
 
+def mean_of_one_value(net: Net, image: Any) -> Any:
+    return net.linear(functional.adaptive_avg_pool2d(functional.avg_pool2d(net.a(image), SIZE), 1).flatten(1))
+
+
+def clamped_beside_a_branch(net: Net, image: Any) -> Any:
+    x = 9 * net.a(image)
+    return net.linear((functional.relu6(x) + net.depthwise(x)).mean((2, 3)))
+
+
+def heatmap(net: Net, image: Any) -> Any:
+    x = torch.relu(net.a(image))
+    return torch.sigmoid(net.b(x + net.depthwise(x)))
+
+
+def enlarged_heatmap(net: Net, image: Any) -> Any:
+    return functional.interpolate(torch.relu(net.unpadded(below_and_right(net.a(image)))), scale_factor=2)
+
+
 BODIES = (
     padded_beside_a_shortcut,
     symmetric_beside_a_shortcut,
@@ -98,6 +116,10 @@ BODIES = (
     joined_after_padding,
     flattened_image,
     reshaped_image,
+    mean_of_one_value,
+    clamped_beside_a_branch,
+    heatmap,
+    enlarged_heatmap,
 )
 
 
@@ -131,6 +153,8 @@ def test_int8_follows_float(body: Callable[[Net, Any], Any], tflm: Load, builtin
         assert np.abs(found.astype(int) - reference(codes)).max() <= 1
         with torch.no_grad():
             expected = model(torch.from_numpy(sample).permute(0, 3, 1, 2)).numpy()
+        if expected.ndim == 4:  # an image that comes out does so as NHWC
+            expected = expected.transpose(0, 2, 3, 1)
         errors.append(output.quantization.scale * (found.astype(int) - output.quantization.zero_point) - expected)
         spread.append(expected)
     # A tenth of the spread over images: a wrong layout or layer is far outside, rounding well inside.
@@ -161,6 +185,14 @@ def nan_weights() -> nn.Module:
         (Net(lambda net, image: net.a(image) if image.sum() > 0 else image), "net: litert-torch cannot convert it"),
         (Net(lambda net, image: net.a(image).topk(2, 1)[0]), "net: ai-edge-quantizer cannot quantise it"),
         (Net(lambda net, image: torch.sin(net.a(image))), r"operator \d \(SIN\).* not supported"),
+        (
+            Net(lambda net, image: net.b(net.a(image)).flatten(2)),
+            r"\(TRANSPOSE\).* leave out permutations, and reshapes",
+        ),
+        (
+            Net(lambda net, image: functional.channel_shuffle(net.a(image), 2)),
+            r"\(TRANSPOSE\).* leave out permutations",
+        ),
         (nn.ConvTranspose2d(3, 4, 2, 2), r"\(TRANSPOSE_CONV\).* not supported"),
     ],
 )

@@ -159,6 +159,7 @@ WITHIN_ONE_STEP = {
     "add column": one_node(Add(), constant((9, 1, 1))),
     "mul": joined(Mul()),
     "mul channels": one_node(Mul(Activation.RELU6), constant((1, 1, 1, 6))),
+    "mul scalar": one_node(Mul(Activation.RELU6), constant(())),
     "mul vector": one_node(Mul(), constant((6,)), shape=(1, 6)),
     "mean": one_node(Mean((1, 2))),
     "mean keeping": one_node(Mean((1, 2), keep_dims=True)),
