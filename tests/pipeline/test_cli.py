@@ -167,7 +167,8 @@ def test_the_package_runs_from_any_folder(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("flags", [(), ("--json",)])
 def test_a_full_disk_behind_stdout_is_one_line(flags: tuple[str, ...], tiny_bundle: Path) -> None:
-    command = [sys.executable, "-m", "edgepipe", "run", str(tiny_bundle), "hi", "--raw", "--max-new-tokens", "2", *flags]
+    words = ["run", str(tiny_bundle), "hi", "--raw", "--max-new-tokens", "2"]
+    command = [sys.executable, "-m", "edgepipe", *words, *flags]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=100)
     assert done.returncode == 1
