@@ -100,7 +100,7 @@ def unstuff(stuffed: bytes) -> bytes | None:
 
 
 class FrameReader:
-    """Frames out of a stream of bytes. ``damaged``: how many pieces between zeros were none."""
+    """Frames out of a stream of bytes; text between them is left out. ``damaged``: how many pieces were neither."""
 
     def __init__(self) -> None:
         self.damaged = 0
@@ -110,6 +110,6 @@ class FrameReader:
         """The frames that end in these bytes; a damaged one reads as if the board had told of damage."""
         *ended, begun = (self._piece + received).split(b"\0")
         self._piece = begun[:_LONGEST]
-        frames = [decode(bytes(piece)) for piece in ended if piece]
+        frames = [decode(bytes(piece)) for piece in ended if not piece.isascii()]
         self.damaged += frames.count(None)
         return [frame or Frame(Kind.DAMAGED) for frame in frames]

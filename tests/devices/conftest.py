@@ -1,10 +1,13 @@
-"""Trees of /proc and /sys, and a vcgencmd, that say what a test wants them to say."""
+"""Trees of /proc and /sys, and a vcgencmd, that say what a test wants them to say; a board that is a process."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -46,3 +49,25 @@ def vcgencmd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Vcgencmd:
 def no_vcgencmd(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Unless a test plants one there is no vcgencmd, not even on a Raspberry Pi."""
     monkeypatch.setenv("PATH", str(tmp_path_factory.mktemp("empty")))
+
+
+@pytest.fixture(scope="session")
+def fake() -> ModuleType:
+    """tests/fakes/fake_board.py."""
+    path = Path(__file__).parents[1] / "fakes/fake_board.py"
+    specification = importlib.util.spec_from_file_location("fake_board", path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules["fake_board"] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def board_program(fake: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The firmware's protocol over a fake model, as a program of this computer."""
+    program: Path | None = fake.build(tmp_path_factory.mktemp("board"))
+    if program is None:
+        pytest.skip("no gcc")
+    return program

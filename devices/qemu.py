@@ -1,0 +1,100 @@
+"""A board emulated by QEMU: its firmware runs, its serial port is a socket."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from edgepipe.errors import DeviceUnreachable, EdgepipeError
+from edgepipe.runtimes.mcu.board import Board
+
+QEMU = "qemu-system-arm"
+
+# Nanoseconds of emulated time for an instruction, as a power of two: what the board times in microseconds are
+# thousands of instructions.
+_ICOUNT_SHIFT = 0
+INSTRUCTIONS_PER_US = 1000 >> _ICOUNT_SHIFT
+
+# A process that breaks a connection by ending has ended so soon after.
+_GRACE_S = 0.5
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Emulator:
+    """A running emulator, to be used as a context manager. ``port``: a URL for the board's serial port.
+
+    It counts instructions, and ends with this, and on Linux with the process even when that is killed.
+    """
+
+    def __init__(self, board: Board, firmware: Path) -> None:
+        """Start a board with a firmware.
+
+        Args:
+            board: its ``qemu`` says which machine it is.
+            firmware: an ELF file.
+
+        Raises:
+            EdgepipeError: QEMU does not know the board, or is not installed.
+        """
+        if board.qemu is None:
+            raise EdgepipeError(f"QEMU emulates no {board.name}: take another board, or --device mcu:PORT")
+        qemu = shutil.which(QEMU)
+        if qemu is None:
+            raise EdgepipeError(f"{QEMU} is not installed: apt install qemu-system-arm, or brew install qemu")
+        self.board, self.firmware = board, firmware
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            self.port = f"socket://127.0.0.1:{server.getsockname()[1]}"
+            arguments = {
+                "-machine": board.qemu,
+                "-kernel": str(firmware),
+                "-icount": f"shift={_ICOUNT_SHIFT}",
+                "-chardev": f"socket,id=serial,fd={server.fileno()},server=on,wait=on",
+                "-serial": "chardev:serial",
+                "-monitor": "none",
+                "-display": "none",
+            }
+            self._process = subprocess.Popen(
+                [qemu, *chain.from_iterable(arguments.items())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=(server.fileno(),),
+                preexec_fn=_end_with_parent(),
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop it. An error that came because it had ended by itself becomes one that says why."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GRACE_S if isinstance(error, DeviceUnreachable) else 0)
+        ended = self._process.poll() is not None
+        self._process.kill()
+        _, said = self._process.communicate()
+        if ended and isinstance(error, DeviceUnreachable):
+            reason = said.decode(errors="replace").strip().partition("\n")[0] or f"code {self._process.returncode}"
+            raise DeviceUnreachable(f"{QEMU} has ended ({reason}): see that it emulates {self.board.qemu}") from error
+
+
+@functools.cache
+def _end_with_parent() -> Callable[[], object] | None:
+    """What a child calls so that Linux kills it when the thread that started it ends; None elsewhere."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl
+    return functools.partial(prctl, _PR_SET_PDEATHSIG, signal.SIGKILL)
