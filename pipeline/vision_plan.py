@@ -42,7 +42,7 @@ def frugal_plan(graph: Graph, mode: Mode) -> MemoryPlan:
     ranked: list[tuple[int, int, int, PatchPlan]] = []
     for bounds in plan_bounds(graph, mode):
         for row, column in np.argwhere(bounds.macs <= MAX_MACS * graph.macs):
-            patches = PatchPlan(bounds.split, int(row) + 1, int(column) + 1)
+            patches = PatchPlan(bounds.split, int(bounds.rows[row]), int(bounds.columns[column]))
             if 1 < (count := patches.rows * patches.columns) <= MAX_PATCHES:
                 arena, macs = bounds.arena[row, column], bounds.macs[row, column]
                 ranked.append((int(arena) // 1024, count, int(macs), patches))

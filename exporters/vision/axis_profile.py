@@ -16,22 +16,39 @@ from edgepipe.exporters.vision.operators import Pad, Window
 from edgepipe.exporters.vision.patches import Span, tile_bounds
 from edgepipe.exporters.vision.receptive_field import COLUMNS, ROWS, axis_spans, read_span
 
+# Beyond the first, not every number of parts is looked at, and an axis is cut into the second at most: each part is a
+# call of its own, and the number of grids grows with the square.
+EVERY_PARTS = 64
+MOST_PARTS = 128
+
 
 @dataclass(frozen=True)
 class AxisProfile:
-    """One axis of the stage ``nodes[:split]``, cut into 1, 2, 3, ... parts up to one for each pixel of its output.
+    """One axis of the stage ``nodes[:split]``, cut into every number of parts that `part_counts` gives.
 
+    ``parts`` ``[N]``: those numbers.
     ``columns``: for a tensor at the step that writes it, ``(tensor, step)``, and at each step that reads it, where a
     column is in ``extents``. ``extents`` ``[P, columns]``: rows (or columns) held, for every kind of part that is not
-    smaller in all of them than another. The kinds of ``n`` parts are ``extents[starts[n - 1] : starts[n]]``.
+    smaller in all of them than another. The kinds of ``parts[n]`` parts are ``extents[starts[n] : starts[n + 1]]``.
     ``totals`` ``[N, columns]``: summed over all parts. ``kinds`` ``[N]``: parts that need a graph of their own.
     """
 
+    parts: np.ndarray
     columns: dict[tuple[int, int], int]
     extents: np.ndarray
     starts: np.ndarray
     totals: np.ndarray
     kinds: np.ndarray
+
+
+def part_counts(size: int) -> list[int]:
+    """Numbers of parts that an axis of ``size`` may be cut into, ascending.
+
+    All of them up to `EVERY_PARTS`; from there to `MOST_PARTS` the fewest for every size of the largest part, since
+    more parts of that size only compute more twice.
+    """
+    finer = {-(-size // largest) for largest in range(max(size // MOST_PARTS, 1), size // EVERY_PARTS + 1)}
+    return [*range(1, min(size, EVERY_PARTS) + 1), *sorted(n for n in finer if EVERY_PARTS < n <= MOST_PARTS)]
 
 
 def axis_profile(graph: Graph, split: int, axis: int) -> AxisProfile:
@@ -46,7 +63,8 @@ def axis_profile(graph: Graph, split: int, axis: int) -> AxisProfile:
     columns = {key: column for column, key in enumerate([*writes, *reads])}
     known: dict[Span, tuple[list[int], tuple[int, ...]]] = {}
     extents, starts, totals, kinds = [], [0], [], []
-    for parts in range(1, size + 1):
+    counts = part_counts(size)
+    for parts in counts:
         measured = []
         for span in tile_bounds(size, parts):
             if span not in known:
@@ -57,7 +75,8 @@ def axis_profile(graph: Graph, split: int, axis: int) -> AxisProfile:
         starts.append(starts[-1] + len(extents[-1]))
         totals.append(held.sum(0))
         kinds.append(len({kind for _, kind in measured}))
-    return AxisProfile(columns, np.concatenate(extents), np.array(starts), np.array(totals), np.array(kinds))
+    stacked = np.concatenate(extents), np.array(starts), np.array(totals), np.array(kinds)
+    return AxisProfile(np.array(counts), columns, *stacked)
 
 
 def looks_the_same(graph: Graph, split: int) -> bool:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import io
-import json
-import pickle
-import zipfile
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from edgepipe.errors import EdgepipeError, UnsupportedModel
 from edgepipe.exporters.sources.weights import one_line
+from edgepipe.exporters.vision.aten_program import AtenProgram
 from edgepipe.exporters.vision.image_shape import ImageShape, image_shape
+from edgepipe.exporters.vision.program_archive import ProgramArchive, read_archive
+
+# Major version of torch's schema for programs.
+_SCHEMA = 8
+_FLOAT32 = 7
+# Inputs that are stored, and the key of their name among the tensors.
+_STORED = {"parameter": "parameter_name", "buffer": "buffer_name", "tensor_constant": "tensor_constant_name"}
 
 
 def read_exported_program(path: Path) -> tuple[nn.Module, ImageShape]:
@@ -22,64 +25,45 @@ def read_exported_program(path: Path) -> tuple[nn.Module, ImageShape]:
 
     Raises:
         EdgepipeError: no such file.
-        UnsupportedModel: it is damaged, of dynamic shape, takes no image, or holds pickles, compiled code, or
-            operations other than aten's.
+        UnsupportedModel: it is damaged or too large, of dynamic shape, takes no image, or holds anything but tensors
+            and operators of aten that image networks have.
     """
     if not path.is_file():
         raise EdgepipeError(f"no file {path}: expected what torch.export.save wrote")
     try:
-        _check_archive(path)
-        program = torch.export.load(path)
+        return _module(read_archive(path), str(path))
     except UnsupportedModel:
         raise
-    except Exception as error:  # zip, JSON and torch's own reader
+    except Exception as error:  # zip, JSON, and any key or type in it
         raise UnsupportedModel(f"{path} cannot be read as an exported program ({one_line(error)})") from error
-    values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
-    inputs = [values[name] for name in program.graph_signature.user_inputs if isinstance(name, str)]
-    if len(inputs) != 1:
-        raise UnsupportedModel(f"{path} takes {len(inputs)} inputs: expected one image")
-    return program.module(check_guards=False), image_shape(tuple(inputs[0].shape), str(path))
 
 
-def _check_archive(path: Path) -> None:
-    """See that ``torch.export.load`` will find tensors and aten operations, and nothing that it would run.
-
-    It unpickles what is marked so, falls back to full unpickling of sample inputs, loads compiled models, and
-    evaluates symbolic sizes.
-    """
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
-        if len(set(names)) != len(names):
-            raise UnsupportedModel(f"{path} holds two files of one name: expected what torch.export.save wrote")
-        for name in names:
-            _, *parts = PurePosixPath(name).parts
-            match parts:
-                case ["models", _] if name.endswith(".json"):
-                    _check_program(json.loads(archive.read(name)), path)
-                case ["data", "weights" | "constants", _] if name.endswith("_config.json"):
-                    for tensor, entry in json.loads(archive.read(name))["config"].items():
-                        if entry["use_pickle"] or entry["path_name"].startswith(("custom_obj", "opaque_obj")):
-                            raise UnsupportedModel(f"{path}: {tensor} is a pickle, which could run code: not read")
-                case ["data", "weights" | "constants", _] if name.endswith(".pt"):
-                    raise UnsupportedModel(f"{path} is of an older format: save it again with this torch")
-                case ["data", "sample_inputs", _]:
-                    _check_pickle(archive.read(name), path)
-                case ["data", "aotinductor", *_]:
-                    raise UnsupportedModel(f"{path} holds compiled code: expected what torch.export.save wrote")
+def _module(archive: ProgramArchive, name: str) -> tuple[nn.Module, ImageShape]:
+    version = archive.program["schema_version"]["major"]
+    if version != _SCHEMA:
+        raise UnsupportedModel(f"{name} is of schema version {version}: expected {_SCHEMA}, save it with this torch")
+    graph, signature = (archive.program["graph_module"][key] for key in ("graph", "signature"))
+    images, constants = [], {}
+    for specification in signature["input_specs"]:
+        ((kind, content),) = specification.items()
+        if kind in _STORED:
+            constants[content["arg"]["name"]] = archive.tensors[content[_STORED[kind]]]
+        else:
+            images.append(content["arg"])
+    outputs = [content["arg"] for entry in signature["output_specs"] for content in entry.values()]
+    if any("user_output" not in entry for entry in signature["output_specs"]):
+        raise UnsupportedModel(f"{name} changes its own weights: call model.eval() before torch.export")
+    if len(images) != 1 or len(outputs) != 1 or not all("as_tensor" in entry for entry in images + outputs):
+        found = f"{len(images)} inputs and {len(outputs)} outputs"
+        raise UnsupportedModel(f"{name} has {found}: expected one image and one tensor")
+    image, output = images[0]["as_tensor"]["name"], outputs[0]["as_tensor"]["name"]
+    shape = _image_shape(graph["tensor_values"][image], name)
+    return AtenProgram(graph, constants, image, output, name).eval(), shape
 
 
-def _check_pickle(content: bytes, path: Path) -> None:
-    try:
-        torch.load(io.BytesIO(content), weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise UnsupportedModel(
-            f"{path}: its sample inputs are a pickle of more than tensors, which could run code: not read"
-        ) from error
-
-
-def _check_program(program: dict[str, Any], path: Path) -> None:
-    if '"expr_str":' in json.dumps(program):
-        raise UnsupportedModel(f"{path} has dynamic shapes: export it without dynamic_shapes, for one image")
-    for node in program["graph_module"]["graph"]["nodes"]:
-        if not node["target"].startswith("torch.ops.aten."):
-            raise UnsupportedModel(f"{path} has the operation {node['target']}: expected operations of aten")
+def _image_shape(meta: dict[str, Any], name: str) -> ImageShape:
+    if any("as_int" not in size for size in meta["sizes"]):
+        raise UnsupportedModel(f"{name} has dynamic shapes: export it without dynamic_shapes, for one image")
+    if meta["dtype"] != _FLOAT32:
+        raise UnsupportedModel(f"{name} takes an image of another type than float32: export a model in float32")
+    return image_shape([size["as_int"] for size in meta["sizes"]], name)

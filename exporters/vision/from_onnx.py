@@ -6,6 +6,7 @@ for a microcontroller has few operators.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ except ImportError as missing:
 
 # Images have few channels: an input (1, 224, 224, 3) has them last.
 _MOST_CHANNELS = 4
+# A ConstantOfShape of more elements makes no shape.
+_MOST_FOLDED = 64
 
 
 def read_onnx(path: Path) -> tuple[nn.Module, ImageShape]:
@@ -113,7 +116,8 @@ class _ToChannelsLast(nn.Module):
 
 def _makes_shapes(node: Any) -> bool | None:
     """Fold what torch's exporters compute padding with, too; None leaves it to the optimizer's own rules."""
-    return True if node.op_type == "ConstantOfShape" else None
+    shape = node.inputs[0].const_value if node.op_type == "ConstantOfShape" else None
+    return True if shape is not None and math.prod(shape.numpy().tolist()) <= _MOST_FOLDED else None
 
 
 def _fix_input(model: onnx.ModelProto, path: Path) -> tuple[int, ...]:

@@ -19,12 +19,14 @@ from edgepipe.exporters.vision.split_arena import Mode
 
 @dataclass(frozen=True)
 class PlanBounds:
-    """All grids of one split, as matrices ``[rows - 1, columns - 1]``.
+    """All grids of one split, as matrices: ``[i, j]`` is the grid of ``rows[i]`` by ``columns[j]`` tiles.
 
     ``arena``: bytes, a lower bound. ``macs``: of the whole inference, exact. ``graphs``: how many kinds of tiles.
     """
 
     split: int
+    rows: np.ndarray
+    columns: np.ndarray
     arena: np.ndarray
     macs: np.ndarray
     graphs: np.ndarray
@@ -42,9 +44,8 @@ def plan_bounds(graph: Graph, mode: Mode) -> Iterator[PlanBounds]:
         arena = np.maximum(
             kept + _stage_bytes(stage, rows, columns), max(live_bytes(lifetimes(tail), ALIGNMENT), default=0)
         )
-        yield PlanBounds(
-            split, arena, tail.macs + _stage_macs(stage, rows, columns), np.outer(rows.kinds, columns.kinds)
-        )
+        macs = tail.macs + _stage_macs(stage, rows, columns)
+        yield PlanBounds(split, rows.parts, columns.parts, arena, macs, np.outer(rows.kinds, columns.kinds))
 
 
 def _stage_bytes(stage: Graph, rows: AxisProfile, columns: AxisProfile) -> np.ndarray:

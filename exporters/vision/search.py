@@ -1,4 +1,6 @@
-"""Find the plan for a memory budget: every split and every grid, by lower bounds first and laid out where they allow.
+"""Find the plan for a memory budget: every split and grid, by lower bounds first and laid out where they allow.
+
+Of axes of more than 64 pixels not every number of parts is looked at: `part_counts` says which.
 
 Plans are ranked by multiply-accumulates, to the whole percent of the model's own; among equals by the number of tile
 graphs, which are code and tables in flash; then by the arena.
@@ -160,7 +162,7 @@ class _Candidates:
     def of(cls, graph: Graph, mode: Mode) -> _Candidates:
         plans, arena, macs, graphs = [np.empty((0, 3), np.int64)], [], [], []
         for bounds in plan_bounds(graph, mode):
-            rows, columns = np.indices(bounds.arena.shape).reshape(2, -1) + 1
+            rows, columns = (parts.ravel() for parts in np.meshgrid(bounds.rows, bounds.columns, indexing="ij"))
             plans.append(np.stack([np.full_like(rows, bounds.split), rows, columns], 1))
             arena.append(bounds.arena.ravel())
             macs.append(bounds.macs.ravel())

@@ -14,7 +14,7 @@ from edgepipe.exporters.vision.calibration import Normalization, read_samples, s
 from edgepipe.exporters.vision.fold_pads import fold_pads
 from edgepipe.exporters.vision.graph import Graph, Tensor
 from edgepipe.exporters.vision.held_out import HeldOut
-from edgepipe.exporters.vision.image_shape import ImageShape
+from edgepipe.exporters.vision.image_shape import ImageShape, check_image_size
 from edgepipe.exporters.vision.read_tflite import graph_from_tflite, read_tflite
 
 if TYPE_CHECKING:
@@ -176,6 +176,9 @@ def _from_torch(
     licence: str | None = None,
     notes: tuple[str, ...] = (),
 ) -> VisionSource:
+    from edgepipe.exporters.vision.activation_sizes import check_activation_sizes
+
+    check_activation_sizes(model, shape, name)
     normalization = images.normalization or Normalization()
     samples = images.samples(shape, normalization)
     if images.folder is None:
@@ -223,6 +226,7 @@ def _input(graph: Graph, name: str) -> tuple[ImageShape, Callable[[np.ndarray], 
     if len(graph.outputs) != 1:
         raise UnsupportedModel(f"{name} has {len(graph.outputs)} outputs: expected one")
     _, rows, columns, channels = inputs[0].shape
+    check_image_size((rows, columns, channels), name)
     return (rows, columns, channels), lambda pixels: _real_values(inputs[0], pixels)
 
 

@@ -10,8 +10,9 @@ from edgepipe.errors import UnsupportedModel
 from edgepipe.exporters.vision.graph import ELEMENT_BYTES, Quantization, Tensor
 from edgepipe.exporters.vision.tflite_file import FileTensor
 
-# The largest tensor taken. Boards have a few megabytes; a shape beyond this is a mistake, or meant to exhaust memory.
-MAX_TENSOR_BYTES = 1 << 28
+# The largest tensors taken. Boards have a few megabytes; a shape beyond this is a mistake, or meant to exhaust memory.
+MAX_ACTIVATION_BYTES = 1 << 26
+MAX_CONSTANT_BYTES = 1 << 28
 # TFLite's kernels broadcast over six axes at most.
 MAX_RANK = 6
 # The longest list of axes or sizes that an operator takes: two numbers for each axis.
@@ -38,10 +39,9 @@ def read_tensor(index: int, stored: FileTensor) -> Tensor:
         raise UnsupportedModel(f"{here} is {'a variable' if stored.is_variable else 'sparse'}: expected a plain tensor")
     _check_shape(here, stored)
     nbytes = math.prod(stored.shape) * ELEMENT_BYTES[dtype]
-    if nbytes > MAX_TENSOR_BYTES:
-        raise UnsupportedModel(
-            f"{here} of shape {stored.shape} has {nbytes} bytes: expected at most {MAX_TENSOR_BYTES}"
-        )
+    most = MAX_ACTIVATION_BYTES if stored.content is None else MAX_CONSTANT_BYTES
+    if nbytes > most:
+        raise UnsupportedModel(f"{here} of shape {stored.shape} has {nbytes} bytes: expected at most {most}")
     data = None
     if stored.content is not None:
         if stored.content.size != nbytes:

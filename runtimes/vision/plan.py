@@ -17,7 +17,10 @@ SCHEMA_VERSION = 1
 DTYPES = ("int8", "uint8", "float32")
 MODES = ("streamed", "resident")
 # No image of a microcontroller has more rows, columns or channels.
-_LARGEST = 2**16
+LARGEST_SIDE = 2**16
+# Nor more elements: 4096 x 4096 in grey. Activations may have more channels.
+MAX_IMAGE_ELEMENTS = 2**24
+MAX_TENSOR_ELEMENTS = 2**26
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,7 @@ def _damaged(path: Path, reason: str) -> BundleError:
 
 
 def _plan(fields: Fields) -> VisionPlan:
-    image, output = _tensor(fields.table("input")), _tensor(fields.table("output"))
+    image, output = _tensor(fields.table("input"), MAX_IMAGE_ELEMENTS), _tensor(fields.table("output"))
     if len(image.shape) != 4 or image.shape[0] != 1:
         raise Wrong(f"input.shape is {list(image.shape)}, expected one image [1, rows, columns, channels]")
     stage = fields.optional("stage", lambda: _tensor(fields.table("stage")))
@@ -179,7 +182,7 @@ def _plan(fields: Fields) -> VisionPlan:
     if std is not None and 0 in std:
         raise Wrong("std has a 0, expected other numbers")
     memory = fields.table("memory")
-    rows, columns = fields.whole_numbers("grid", 2, least=1, most=_LARGEST)
+    rows, columns = fields.whole_numbers("grid", 2, least=1, most=LARGEST_SIDE)
     plan = VisionPlan(
         input=image,
         output=output,
@@ -204,8 +207,10 @@ def _plan(fields: Fields) -> VisionPlan:
     return plan
 
 
-def _tensor(fields: Fields) -> TensorFormat:
-    shape = fields.whole_numbers("shape", least=1, most=_LARGEST)
+def _tensor(fields: Fields, most: int = MAX_TENSOR_ELEMENTS) -> TensorFormat:
+    shape = fields.whole_numbers("shape", least=1, most=LARGEST_SIDE)
+    if math.prod(shape) > most:
+        raise Wrong(f"{fields.name}shape is {list(shape)}, {math.prod(shape)} elements, expected at most {most}")
     dtype = fields.one_of("dtype", DTYPES)
     if dtype == "float32":
         return TensorFormat(shape, dtype, None, None)
@@ -221,7 +226,7 @@ def _tile(fields: Fields) -> Tile:
 
 
 def _region(fields: Fields) -> Region:
-    (top, bottom), (left, right) = (fields.whole_numbers(key, 2, most=_LARGEST) for key in ("rows", "columns"))
+    (top, bottom), (left, right) = (fields.whole_numbers(key, 2, most=LARGEST_SIDE) for key in ("rows", "columns"))
     if top >= bottom or left >= right:
         raise Wrong(f"{fields.name}rows and columns are empty")
     return Region((top, bottom), (left, right))

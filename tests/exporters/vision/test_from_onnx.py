@@ -153,6 +153,13 @@ def test_a_model_with_channels_last_takes_images_all_the_same(tmp_path: Path):
     [
         ([node("Erf")], {}, r"operator Erf \(.*\) is not supported: expected float32 with Add, "),
         ([node("Relu")], {"shape": (1, 3, "rows", 12)}, r"a tensor \(1, 3, rows, 12\): expected one image of fixed"),
+        (
+            [node("Relu")],
+            {"shape": (1, 3, 8000, 8000)},
+            r"8000 x 8000 pixels with 3 channels: expected at most 16777216",
+        ),
+        ([node("Relu")], {"shape": (1, 1, 2, 70_000)}, "2 x 70000 pixels .*and sides of 65536"),
+        ([node("Relu")], {"shape": (1, 2**40, 2**40, 2**40)}, "expected at most 16777216 elements"),
         ([node("Relu")], {"shape": (1, 30)}, r"a tensor \(1, 30\): expected one image"),
         ([node("Relu")], {"shape": (4, 3, 10, 12)}, r"a tensor \(4, 3, 10, 12\): expected one image"),
         ([node("Cast", to=1)], {"kind": TensorProto.UINT8}, "type UINT8: expected a model in float32"),
@@ -166,6 +173,13 @@ def test_what_cannot_be_taken_is_named(tmp_path: Path, nodes: list[Any], options
         module, _ = read_onnx(path)
         module(torch.zeros(SHAPE))
     assert "\n" not in str(raised.value)
+
+
+def test_a_shape_that_would_fill_memory_is_not_folded(tmp_path: Path):
+    nodes = [node("ConstantOfShape", ("s",), "z"), node("ReduceMean", ("z",), "m"), node("Add", ("x", "m"))]
+    path = save(tmp_path / "model.onnx", nodes, {"s": integers(2**20, 2**20)})
+    with pytest.raises(UnsupportedModel, match="operator ConstantOfShape"):
+        read_onnx(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"not protobuf at all", bytes(range(256)) * 20])

@@ -19,9 +19,8 @@ def test_bounds_hold_and_macs_are_those_of_the_tile_graphs(random_graph, seed, m
     graph = random_graph(seed)
     choices = random.Random(seed)
     for bounds in plan_bounds(graph, mode):
-        rows, columns = (choices.randint(1, size) for size in bounds.arena.shape)
-        plan = lay_out(graph, PatchPlan(bounds.split, rows, columns), mode)
-        at = rows - 1, columns - 1
+        at = tuple(choices.randrange(size) for size in bounds.arena.shape)
+        plan = lay_out(graph, PatchPlan(bounds.split, int(bounds.rows[at[0]]), int(bounds.columns[at[1]])), mode)
         assert bounds.arena[at] <= plan.arena_bytes
         assert bounds.macs[at] == plan.macs
         assert bounds.graphs[at] >= plan.tile_graphs

@@ -156,6 +156,7 @@ DAMAGES = {
     "a constant as input": (ends(inputs=[0, 2]), "is a constant"),
     "nothing but the input": (ends(outputs=[0]), "the model is empty"),
     "a huge shape": (put("image", shape=[1, 2**31 - 1, 2**31 - 1, 2**31 - 1]), "bytes: expected at most"),
+    "an image beyond any board": (put("image", shape=[1, 4096, 4097, 4]), "67125248 bytes: expected at most 67108864"),
     "a shape of many axes": (put("image", shape=[1] * 100_000), "expected up to 6 sizes"),
     "a tensor of no elements": (put("image", shape=[1, 0, 8, 4]), "expected up to 6 sizes of 1 or more"),
     "a negative size": (put("image", shape=[1, -8, 8, 4]), "expected up to 6 sizes of 1 or more"),
