@@ -13,7 +13,9 @@ inode has changed; the stamp that remembers it is in the user's cache folder, so
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
+from reprlib import repr as shown
 from typing import Any
 
 from edgepipe.cache import cache_folder
@@ -39,6 +41,8 @@ class Bundle:
         Raises:
             BundleError: a file is missing, damaged or truncated, or the bundle is of another schema version.
         """
+        if not isinstance(folder, str | os.PathLike):
+            raise BundleError(f"the bundle is {shown(folder)}: expected the path of a folder")
         folder = Path(folder)
         bundle = cls(folder, read_manifest(folder))
         bundle._check_checksums()

@@ -64,7 +64,7 @@ def write_bundle(destination: Path | str, force: bool = False) -> Iterator[Bundl
     try:
         destination = Path(os.path.realpath(destination))
         check_destination(destination, force)
-    except (OSError, ValueError) as error:  # too long, a NUL byte, a folder that may not be read
+    except (OSError, TypeError, ValueError) as error:  # no path, too long, a NUL byte, a folder that may not be read
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise BundleError(f"cannot write {shown(str(destination))}: {reason}; give another name") from error
     try:

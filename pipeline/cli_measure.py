@@ -94,6 +94,8 @@ def command(
     from edgepipe.pipeline.report_markdown import failed_gates
     from edgepipe.pipeline.vision_session import VisionOptions
 
+    if exact and flags["engine"] not in (None, "litert"):
+        raise click.UsageError(f"--exact is an option of litert, and --engine is {flags['engine']}: leave one out")
     plan = Plan(prompt_lengths, new_tokens, repeats, warmup, against, max_width, file)
     options = decode_options(flags, Bundle.open(bundle))
     vision = VisionOptions(flags["engine"], flags["threads"], exact=exact)

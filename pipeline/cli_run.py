@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
+from click.core import ParameterSource
 
 from edgepipe.errors import ContextError, EdgepipeError
 from edgepipe.pipeline.cli import INTERRUPTED
-from edgepipe.pipeline.decode_flags import decode_flags, decode_options
+from edgepipe.pipeline.cli_run_board import check_device_flags, device_flags, image_on_board, print_guesses
+from edgepipe.pipeline.decode_flags import TEXT_FLAGS, decode_flags, decode_options
 
 # Classes that are printed of an image, without --top-k.
 TOP_CLASSES = 5
+
+# Parameters that say nothing of an image.
+OF_TEXT = TEXT_FLAGS | {"system", "raw", "max_new_tokens", "stop", "stop_tokens"}
 
 if TYPE_CHECKING:
     from edgepipe.pipeline.bundle import Bundle
@@ -30,9 +35,12 @@ if TYPE_CHECKING:
 @click.option("--chat", is_flag=True, help="Several turns: a line of stdin is a prompt, end of input ends.")
 @click.option("--system", help="System message before the first prompt.")
 @click.option("--raw", is_flag=True, help="Continue the text as it stands, without the chat template.")
-@click.option("--image", metavar="FILE", type=click.Path(path_type=Path), help="Say what this image shows instead.")
+@click.option(
+    "--image", metavar="FILE", type=click.Path(path_type=Path), help="Say what this image, or .npy array, shows."
+)
 @click.option("--whole", is_flag=True, help="Run the image at once, not patch by patch.")
 @click.option("--exact", is_flag=True, help="litert: TFLite's reference kernels, to the byte.")
+@device_flags
 @click.option("--verify", is_flag=True, help="Replay the bundle's golden outputs on this device instead.")
 @click.option("--max-new-tokens", "-n", type=click.IntRange(min=1), default=256, show_default=True)
 @click.option("--stop", multiple=True, help="Text that ends the answer; may be given several times.")
@@ -49,6 +57,8 @@ def command(
     image: Path | None,
     whole: bool,
     exact: bool,
+    device: str | None,
+    baud: int | None,
     verify: bool,
     max_new_tokens: int,
     stop: tuple[str, ...],
@@ -58,18 +68,28 @@ def command(
 ) -> int:
     """Answer PROMPT with BUNDLE. Without PROMPT and --file, the prompt is read from stdin.
 
-    With --image, say which classes the vision model of BUNDLE sees in it.
+    With --image, say which classes the vision model of BUNDLE sees in it. A .npy file holds one image of the model's
+    size, rows, columns and channels: uint8 pixels; floating-point real values, as pixels are normalised to (0 to 1
+    without mean and std); or the model's own codes.
     """
     if image is not None and (chat or prompt or file or verify):
         raise click.UsageError("--image takes no prompt: leave out PROMPT, --file, --chat and --verify")
+    if image is not None and (given := _given(OF_TEXT)):
+        raise click.UsageError(f"{given[0]} is an option of a language model, and --image is given: leave one out")
+    if exact and flags["engine"] not in (None, "litert"):
+        raise click.UsageError(f"--exact is an option of litert, and --engine is {flags['engine']}: leave one out")
     if image is None and (whole or exact):
         raise click.UsageError("--whole and --exact belong to an --image FILE")
+    engine_flags = {"whole": whole, "exact": exact, "engine": flags["engine"], "threads": flags["threads"]}
+    check_device_flags(device, baud, image, engine_flags)
     if chat and (prompt or file or as_json):
         raise click.UsageError("--chat reads its prompts from stdin: leave out PROMPT, --file and --json")
     if verify and (chat or prompt or file):
         raise click.UsageError("--verify has prompts of its own: leave out PROMPT, --file and --chat")
     if prompt is not None and file:
         raise click.UsageError("the prompt is given twice: leave out PROMPT or --file")
+    if image is not None and device is not None:
+        return image_on_board(bundle, image, device, baud, flags["top_k"] or TOP_CLASSES, as_json)
     from edgepipe.pipeline.bundle import Bundle
 
     opened = Bundle.open(bundle)
@@ -88,6 +108,16 @@ def command(
     if prompt is None:
         prompt = "".join(_lines(file or sys.stdin))
     return _answer(conversation, prompt, as_json)
+
+
+def _given(names: frozenset[str]) -> list[str]:
+    """Those of the options that are on the command line, as they are typed."""
+    context = click.get_current_context()
+    return [
+        max(parameter.opts, key=len)
+        for parameter in context.command.params
+        if parameter.name in names and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    ]
 
 
 def _answer(conversation: Conversation, prompt: str, as_json: bool) -> int:
@@ -157,7 +187,8 @@ def _lines(stream: TextIO) -> Iterator[str]:
 def _end_line(conversation: Conversation) -> str:
     """One line of figures; what a run did not have is left out."""
     generation = conversation.generation
-    parts = [f"{len(generation.tokens)} tokens ({generation.finish_reason.replace('_', ' ')})"]
+    ended = "the model's context is full" if generation.finish_reason == "context" else generation.finish_reason
+    parts = [f"{len(generation.tokens)} tokens ({ended.replace('_', ' ')})"]
     if generation.ttft_ms is not None:
         parts.append(f"first after {generation.ttft_ms:.0f} ms")
     if generation.decode_tokens_per_s is not None:
@@ -180,11 +211,7 @@ def _image(bundle: Bundle, image: Path, flags: dict[str, Any], whole: bool, exac
     if as_json:
         click.echo(json.dumps(found.to_json(), ensure_ascii=False))
         return 0
-    for guess in found.top:
-        click.echo(f"{guess.score:8.4f}  {guess.label or f'class {guess.index}'}")
-    if not found.top:
-        shape = "x".join(map(str, found.output.shape))
-        click.echo(f"{shape} values from {found.output.min():g} to {found.output.max():g}: --json prints them")
+    print_guesses(found)
     patches = "at once" if found.grid == (1, 1) else f"in {found.grid[0]}x{found.grid[1]} patches"
     click.echo(f"{found.engine}, {patches}, {found.run_ms:.1f} ms with loading", err=True)
     return 0

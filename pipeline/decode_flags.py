@@ -58,6 +58,15 @@ _FLAGS = (
 )
 
 
+# Names of those that are of text alone.
+TEXT_FLAGS = frozenset(
+    (
+        *("chunk", "drafter", "gamma", "policy", "budget", "recent", "summed", "sinks", "draft_policy", "draft_budget"),
+        *("temperature", "top_p", "min_p", "repetition_penalty", "seed"),
+    )
+)
+
+
 def decode_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the flags to a click command."""
     for flag in reversed(_FLAGS):

@@ -9,14 +9,16 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from reprlib import repr as shown
 
 import edgepipe
 from edgepipe.devices.probes import peak_rss_bytes
-from edgepipe.errors import TokenizerError, UnsupportedModel
+from edgepipe.errors import RecipeError, TokenizerError, UnsupportedModel
 from edgepipe.exporters.llm.onnx import PLAIN, SCORED, write_onnx
 from edgepipe.exporters.llm.recipe import DecoderRecipe
 from edgepipe.exporters.llm.validate import validate
 from edgepipe.exporters.sources import open_source
+from edgepipe.exporters.sources.quiet import no_logs
 from edgepipe.exporters.sources.weights import DecoderWeights
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.bundle_writer import BundleDraft, write_bundle
@@ -33,8 +35,9 @@ TOOLS = (
 )
 
 
+@no_logs()
 def export(
-    recipe: Recipe | str,
+    recipe: Recipe | str | Path,
     destination: str | Path,
     *,
     force: bool = False,
@@ -43,19 +46,22 @@ def export(
     """Export to a new bundle, which appears under its name only when it is whole.
 
     Args:
-        recipe: what to export; text is the source of a target with default options.
+        recipe: what to export; text or a path is the source of a target with default options.
         destination: the bundle's folder, which must not exist yet unless ``force`` is given.
         force: replace a bundle.
         progress: called with the fraction done and what is at hand.
 
     Raises:
+        RecipeError: ``recipe`` is none.
         BundleError: the destination exists or cannot be written.
         EdgepipeError: a source is not found; `UnsupportedModel`: it cannot be exported.
         TokenizerError: a tokenizer or chat template cannot be read, or draft and target have different tokenizers.
         ValidationFailed: what was exported strays from its source by more than the recipe allows; there is no bundle.
     """
-    if isinstance(recipe, str):
-        recipe = Recipe(target=DecoderRecipe(source=recipe))
+    if isinstance(recipe, str | os.PathLike):
+        recipe = Recipe(target=DecoderRecipe(source=os.fspath(recipe)))
+    if not isinstance(recipe, Recipe):
+        raise RecipeError(f"recipe is {shown(recipe)}: expected a Recipe, or the name of a language model")
     report = progress or (lambda fraction, step: None)
     with write_bundle(destination, force) as draft:
         sources = {name: open_source(part.source, part.revision) for name, part in recipe.decoders.items()}

@@ -125,11 +125,12 @@ class DecoderMeasurement:
         context = self.session.spec.context_length
         needed = max(self.plan.prompt_lengths) + self.plan.new_tokens
         if needed > context and (self.options.cache.policy == "full" or self.plan.against):
-            room = max(0, context - self.plan.new_tokens)
+            room = context - self.plan.new_tokens
+            advice = f"--prompt-lengths of at most {room}" if room > 0 else f"fewer --new-tokens than {context}"
             way_out = "leave out --against" if self.options.cache.policy != "full" else "set --policy and --budget"
             raise ContextError(
                 f"prompt length {max(self.plan.prompt_lengths)} and {self.plan.new_tokens} new tokens are more than "
-                f"the model's context of {context}: give --prompt-lengths of at most {room}, or {way_out}"
+                f"the model's context of {context}: give {advice}, or {way_out}"
             )
         widest = max(self.options.chunk, self.options.gamma + 1)
         if self.plan.max_width > widest:

@@ -89,8 +89,8 @@ class Conversation:
         Raises:
             RecipeError: no token is asked for, or a stop string is empty.
         """
-        if max_new_tokens < 1:
-            raise RecipeError(f"max_new_tokens is {max_new_tokens}: expected 1 or more")
+        if type(max_new_tokens) is not int or max_new_tokens < 1:
+            raise RecipeError(f"max_new_tokens is {max_new_tokens!r}: expected 1 or more")
         self.stop = [stop] if isinstance(stop, str) else stop
         if "" in self.stop:
             raise RecipeError("a stop string is empty: it would end every answer before it begins")
@@ -115,6 +115,8 @@ class Conversation:
         Raises:
             ContextError: the prompt is empty, or the conversation has outgrown the model's context.
         """
+        if not isinstance(prompt, str):
+            raise ContextError(f"the prompt is {type(prompt).__name__}: expected text")
         if not prompt:
             raise ContextError("the prompt is empty, it has no tokens: give at least a word")
         self._messages.append({"role": "user", "content": prompt})
@@ -135,6 +137,8 @@ class Conversation:
                 answer += piece
                 yield piece
         finally:
+            if self.generation.finish_reason == "length" and room < self.max_new_tokens:
+                self.generation.finish_reason = "context"
             self._messages.append({"role": "assistant", "content": answer})
             self._rendered += answer
 
@@ -150,7 +154,7 @@ class Conversation:
             return [*earlier, *tokenizer.encode(self._messages[-1]["content"], add_special_tokens=not earlier)]
         assert self.session.template is not None
         before, self._rendered = self._rendered, self.session.template.render(self._messages)
-        whole = self.generation.finish_reason in ("stop_token", "length")
+        whole = self.generation.finish_reason in ("stop_token", "length", "context")
         if self._decoder and whole and self._rendered.startswith(before):
             text = self._decoder.text
             ended = self.generation.finish_reason == "stop_token"

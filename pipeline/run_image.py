@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from edgepipe.errors import RecipeError
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.vision_session import VisionOptions, VisionSession
 from edgepipe.runtimes.vision.windows import Image
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
 
 
 @dataclass(frozen=True)
@@ -54,14 +58,19 @@ class ImageAnswer:
 
 
 def run_image(
-    bundle: str | Path, image: str | Path | Image, options: VisionOptions | None = None, *, top_k: int = 5
+    bundle: str | Path,
+    image: str | os.PathLike[str] | PillowImage | Image,
+    options: VisionOptions | None = None,
+    *,
+    top_k: int = 5,
 ) -> ImageAnswer:
     """Run a bundle's vision model on one image.
 
     Args:
         bundle: folder written by `edgepipe.export`.
-        image: a file; or an array ``[H, W, C]`` or ``[1, H, W, C]`` or an iterator of rows ``[W, C]``, of the model's
-            size: uint8 pixels, or codes. Of rows, only those that the next patches need are held.
+        image: a file, or Pillow's image, of any size; or an array ``[H, W, C]`` or ``[1, H, W, C]`` or rows ``[W, C]``,
+            of the model's size: uint8 pixels, floating-point real values (what pixels are normalised to), or codes. Of
+            an iterator of rows, only those that the next patches need are held.
         options: engine and kernels; patch by patch in the first engine installed by default.
         top_k: most classes in the answer.
 
@@ -73,10 +82,10 @@ def run_image(
     return answer(VisionSession(Bundle.open(bundle), options or VisionOptions()), image, top_k)
 
 
-def answer(session: VisionSession, image: str | Path | Image, top_k: int) -> ImageAnswer:
+def answer(session: VisionSession, image: str | os.PathLike[str] | PillowImage | Image, top_k: int) -> ImageAnswer:
     """`run_image` with an open session."""
-    if top_k < 1:
-        raise RecipeError(f"top_k is {top_k}: expected 1 or more")
+    if type(top_k) is not int or top_k < 1:
+        raise RecipeError(f"top_k is {top_k!r}: expected 1 or more")
     plan = session.plan
     codes = session.read(image)
     begin = perf_counter_ns()

@@ -216,6 +216,8 @@ class Session:
         components: dict[str, Any] = self.bundle.manifest["components"]
         if name not in components:
             hint = "export again with --draft" if name == "draft" else "export again with --target"
+            if "vision" in components and name == "target":
+                hint = f"give --image FILE, or {hint}"
             raise BundleError(f"{self.bundle.folder} holds no {name} model, only {', '.join(components)}: {hint}")
         component: dict[str, Any] = components[name]
         return component

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgepipe.errors import BundleError, EngineError, MissingExtra, RecipeError
+from edgepipe.errors import BundleError, EngineError, ImageError, MissingExtra, RecipeError
 from edgepipe.lazy import load
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.runtimes.vision.engine import Engine
 from edgepipe.runtimes.vision.engines import ENGINES
-from edgepipe.runtimes.vision.image import Preprocessing, read_image
+from edgepipe.runtimes.vision.image import Preprocessing, read_image, read_pixels
 from edgepipe.runtimes.vision.patch_stream import run_streamed, run_whole
 from edgepipe.runtimes.vision.plan import read_plan
 from edgepipe.runtimes.vision.windows import Image
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
 
 COMPONENT = "vision"
 
@@ -35,7 +39,7 @@ class VisionOptions:
             and that is installed.
         threads: of the engine; None takes the machine's cores.
         whole: run the model at once instead of patch by patch.
-        exact: in LiteRT, the reference kernels, whose every byte is that of TFLite Micro, instead of the fast ones.
+        exact: in LiteRT, the reference kernels instead of the fast ones; see `LiteRTEngine`.
 
     Raises:
         RecipeError: there is no such engine, or a value is out of range.
@@ -78,21 +82,43 @@ class VisionSession:
             )
         self.engine_name, self.engine = self._first_installed([options.engine] if options.engine else exported)
 
-    def read(self, image: str | Path | Image) -> Image:
-        """Codes of an image: a file's, or of an array ``[H, W, C]`` or ``[1, H, W, C]``, or of rows ``[W, C]``.
+    def read(self, image: str | os.PathLike[str] | PillowImage | Image) -> Image:
+        """Codes of an image: a file's, Pillow's, of an array ``[H, W, C]`` or ``[1, H, W, C]``, or of rows ``[W, C]``.
 
-        Arrays and rows of uint8 are pixels, those of the model's own type are codes.
+        Arrays and rows of uint8 are pixels, as are lists of whole numbers; floating-point numbers are real values,
+        those of the model's own type are codes. Of one channel, ``[H, W]`` will do.
 
         Raises:
-            ImageError: the file is no image that can be read.
+            ImageError: it is no image, or the file cannot be read.
             MissingExtra: Pillow is not installed.
         """
-        if isinstance(image, str | Path):
+        if isinstance(image, str | os.PathLike):
             return read_image(Path(image), self.preprocessing)
         if isinstance(image, np.ndarray):
+            if image.ndim == 2 and self.plan.input.shape[3] == 1:
+                image = image[:, :, np.newaxis]
             return self.preprocessing(image[np.newaxis] if image.ndim == 3 else image)
-        rows: Iterable[np.ndarray] = image
-        return (self.preprocessing(row) for row in rows)
+        pillow = sys.modules.get("PIL.Image")
+        if pillow is not None and isinstance(image, pillow.Image):
+            return self.preprocessing(read_pixels(image, self.plan.input.shape[1:]))[np.newaxis]
+        if not isinstance(image, Iterable) or isinstance(image, bytes | bytearray | dict | set):
+            raise ImageError(
+                f"the image is {type(image).__name__}: expected the path of a file, Pillow's image, an array, or rows"
+            )
+        return (self.preprocessing(self._row(row)) for row in image)
+
+    def _row(self, row: Any) -> np.ndarray:
+        """A row ``[W, C]`` as an array; whole numbers in lists are pixels."""
+        if isinstance(row, np.ndarray):
+            array = row
+        else:
+            try:
+                array = np.asarray(row)
+            except ValueError as error:  # lists of several lengths
+                raise ImageError(f"a row is no array of columns and channels: {error}") from error
+            if np.issubdtype(array.dtype, np.integer) and array.size and 0 <= array.min() <= array.max() <= 255:
+                array = array.astype(np.uint8)
+        return array[:, np.newaxis] if array.ndim == 1 and self.plan.input.shape[3] == 1 else array
 
     def run(self, image: Image, *, whole: bool | None = None) -> np.ndarray:
         """The model's output for an image of codes; ``whole`` counts before the option.

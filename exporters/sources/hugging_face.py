@@ -188,10 +188,13 @@ def _locate_tensors(folder: Path, name: str) -> dict[str, Path]:
     if whole.is_file():
         with _open(whole) as file:
             return dict.fromkeys(file.keys(), whole)
-    raise UnsupportedModel(
-        f"{name} has no model.safetensors in {folder}: pickled weights are never loaded, "
-        "convert them with save_pretrained of transformers"
-    )
+    if any(folder.glob("*.bin")) or any(folder.glob("*.pt")) or any(folder.glob("*.pth")):
+        advice = "pickled weights are never loaded, convert them with save_pretrained of transformers"
+    elif (folder.parent / "edgepipe.json").is_file():
+        advice = "it is a part of a bundle, which is exported already; export what the bundle was made from"
+    else:
+        advice = "download its weights, too"
+    raise UnsupportedModel(f"{name} has no model.safetensors in {folder}: {advice}")
 
 
 def _open(path: Path) -> safe_open:

@@ -16,7 +16,8 @@ class Generation:
     Attributes:
         prompt_tokens: tokens of the prompt.
         tokens: generated tokens, a stop token included.
-        finish_reason: ``stop_token``, ``stop_string``, ``length`` or ``interrupted``.
+        finish_reason: ``stop_token``, ``stop_string``, ``length``, ``interrupted``, or ``context``, where the model's
+            context left room for fewer tokens than were asked for.
         prefill: the round that fed the prompt and chose the first token.
         rounds: the rounds after it.
     """

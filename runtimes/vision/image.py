@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,10 +91,11 @@ def read_image(path: Path, preprocessing: Preprocessing) -> np.ndarray:
     return preprocessing(read_pixels(path, preprocessing.format.shape[1:]))[np.newaxis]
 
 
-def read_pixels(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """Pixels, uint8 ``[H, W, C]``, of an image file resized to ``shape``; grey or RGB as the model has 1 or 3 channels.
+def read_pixels(source: Path | Image, shape: tuple[int, ...]) -> np.ndarray:
+    """Pixels, uint8 ``[H, W, C]``, of an image file, or Pillow's image, resized to ``shape``.
 
-    The camera's orientation is applied, what is transparent becomes white, 16 bits are cut to their upper 8.
+    Grey or RGB, as the model has 1 or 3 channels. The camera's orientation is applied, what is transparent becomes
+    white, 16 bits are cut to their upper 8.
 
     Raises:
         ImageError, MissingExtra: as `read_image` does.
@@ -102,13 +104,14 @@ def read_pixels(path: Path, shape: tuple[int, ...]) -> np.ndarray:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise MissingExtra("pillow", "vision") from error
+    path = source if isinstance(source, Path) else "the image"
     rows, columns, channels = shape
     if channels not in _MODES:
         raise ImageError(f"the model takes {channels} channels, {path} is an image file: give a .npy file")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with Image.open(path) as image:
+            with Image.open(source) if isinstance(source, Path) else nullcontext(source) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise ImageError(
                         f"{path} is {image.width}x{image.height}, more than {MAX_PIXELS} pixels: shrink it"

@@ -216,7 +216,15 @@ def test_a_token_that_the_model_does_not_have_is_refused(tiny_bundle: Path, toke
 def test_the_answer_ends_with_the_context(edgepipe: Any, tiny_bundle: Path) -> None:
     answer = json.loads(edgepipe(tiny_bundle, "dog " * 200, "--raw", "-n", 10_000, "--json")[1])
     assert answer["prompt_tokens"] + len(answer["tokens"]) == 512
-    assert answer["finish_reason"] == "length"
+    assert answer["finish_reason"] == "context"
+    assert "tokens (the model's context is full)" in edgepipe(tiny_bundle, "dog " * 200, "--raw", "-n", 10_000)[2]
+
+
+def test_an_answer_of_the_length_that_just_fits_ends_by_its_length(edgepipe: Any, tiny_bundle: Path) -> None:
+    prompt = json.loads(edgepipe(tiny_bundle, "dog " * 200, "--raw", "-n", 1, "--json")[1])["prompt_tokens"]
+    for more, reason in ((0, "length"), (1, "context")):
+        answer = json.loads(edgepipe(tiny_bundle, "dog " * 200, "--raw", "-n", 512 - prompt + more, "--json")[1])
+        assert (answer["finish_reason"], len(answer["tokens"])) == (reason, 512 - prompt)
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,13 @@ def test_a_prompt_beyond_the_context_is_named(tiny_bundle: Path) -> None:
         measure(tiny_bundle, evicting, replace(plan, against="plain"))
 
 
+@pytest.mark.parametrize("new_tokens", [512, 9000])
+def test_new_tokens_beyond_the_context_are_named(tiny_bundle: Path, new_tokens: int) -> None:
+    plan = Plan(prompt_lengths=(8,), new_tokens=new_tokens)
+    with pytest.raises(ContextError, match="context of 512: give fewer --new-tokens than 512, or set --policy"):
+        measure(tiny_bundle, plan=plan)
+
+
 def test_an_evicting_policy_goes_beyond_the_context(tiny_bundle: Path) -> None:
     options = DecodeOptions(threads=1, cache=CacheOptions("window", "64"), chunk=64)
     report = measure(tiny_bundle, options, Plan(prompt_lengths=(520,), new_tokens=3, repeats=1, max_width=2))

@@ -16,6 +16,7 @@ import edgepipe as product
 from edgepipe.errors import BundleError, EngineError, ImageError, MissingExtra, RecipeError, ValidationFailed
 from edgepipe.pipeline import cli
 from edgepipe.pipeline.bundle import Bundle
+from edgepipe.pipeline.cli_run import OF_TEXT, command
 from edgepipe.pipeline.run_image import run_image
 from edgepipe.pipeline.vision_reference import verify_vision
 from edgepipe.pipeline.vision_session import VisionOptions, VisionSession
@@ -78,7 +79,10 @@ def test_every_way_in_gives_the_same_output(vision_bundle: Path, picture: Path, 
     image = VisionSession(Bundle.open(vision_bundle), EXACT).plan.input
     np.save(tmp_path / "real.npy", image.real(codes))
     sources = [str(picture), photograph(), codes, codes[np.newaxis], tmp_path / "codes.npy", tmp_path / "real.npy"]
-    sources += [iter(photograph()), list(codes)]
+    sources += [iter(photograph()), list(codes), image.real(codes), list(image.real(codes))]
+    sources += [photograph().tolist(), tuple(map(tuple, photograph().tolist())), iter(photograph().tolist())]
+    pillow = pytest.importorskip("PIL.Image")
+    sources += [pillow.open(picture), pillow.fromarray(photograph())]
     for source in sources:
         assert np.array_equal(run_image(vision_bundle, source, EXACT).output, expected)
     whole = VisionOptions("litert", exact=True, whole=True)
@@ -116,9 +120,20 @@ def rows(count: int) -> Iterator[np.ndarray]:
         (np.zeros((24, 20, 3), np.int16), "is int16 of shape .* the model takes int8"),
         (np.zeros((24, 20, 4), np.uint8), "expected 3 channels"),
         (np.zeros((), np.uint8), "expected 3 channels"),
+        (None, "the image is NoneType: expected the path of a file, Pillow's image, an array, or rows"),
+        (b"\x89PNG", "the image is bytes: expected the path"),
+        (3, "the image is int: expected"),
+        ({"image": 1}, "the image is dict: expected"),
+        ([], "the image ends after 0 rows: the model takes 24"),
+        ([1, 2, 3], "expected 3 channels"),
+        ([None] * 24, "row 0 is object"),
+        ([[[0, 0, 0], [0, 0]]] * 24, "a row is no array of columns and channels"),
+        ([[[0, 0, 300]] * 20] * 24, "row 0 is int64"),
+        ([["abc"] * 20] * 24, "row 0 is <U3"),
+        ([[[np.nan] * 3] * 20] * 24, "NaN or infinity"),
     ],
 )
-def test_images_of_another_size(vision_bundle: Path, image: Any, message: str) -> None:
+def test_images_that_are_none(vision_bundle: Path, image: Any, message: str) -> None:
     with pytest.raises(ImageError, match=message):
         run_image(vision_bundle, image)
 
@@ -144,6 +159,45 @@ def test_an_image_takes_no_prompt(edgepipe: Any, vision_bundle: Path, flags: lis
     assert "--image takes no prompt" in err
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--policy", "h2o", "--budget", "64"],
+        ["--policy", "full"],
+        ["--chunk", 256],
+        ["--seed", 1],
+        ["--temperature", 0],
+        ["--top-p", 0.5],
+        ["--drafter", "none"],
+        ["--summed"],
+        ["-n", 3],
+        ["--stop", "x"],
+        ["--stop-token", "1"],
+        ["--system", "x"],
+        ["--raw"],
+    ],
+)
+def test_options_of_text_say_nothing_of_an_image(edgepipe: Any, vision_bundle: Path, flags: list[object]) -> None:
+    code, out, err = edgepipe(vision_bundle, "--image", "a.png", *flags)
+    assert (code, out) == (2, "")
+    assert "is an option of a language model, and --image is given" in err
+    assert ("--max-new-tokens" if flags[0] == "-n" else str(flags[0])) in err
+
+
+def test_every_option_is_of_text_or_of_images() -> None:
+    """A new option has to say which."""
+    of_images = {"bundle", "prompt", "file", "chat", "image", "whole", "exact", "verify", "as_json"}
+    of_images |= {"engine", "threads", "top_k"}
+    assert {parameter.name for parameter in command.params} == OF_TEXT | of_images
+
+
+@pytest.mark.parametrize("engine", ["onnx", "executorch"])
+def test_exact_is_an_option_of_litert(edgepipe: Any, vision_bundle: Path, engine: str) -> None:
+    code, out, err = edgepipe(vision_bundle, "--image", "a.png", "--exact", "--engine", engine)
+    assert (code, out) == (2, "")
+    assert f"--exact is an option of litert, and --engine is {engine}: leave one out" in err
+
+
 def test_options_of_images_alone(edgepipe: Any, vision_bundle: Path, picture: Path) -> None:
     assert "belong to an --image" in edgepipe(vision_bundle, "x", "--whole")[2]
     assert "top_k is -1: expected 1 or more" in edgepipe(vision_bundle, "--image", picture, "--top-k", -1)[2]
@@ -160,7 +214,7 @@ def test_a_bundle_without_what_is_asked_for(
     assert "holds no vision model, only target, draft: export again with --vision" in err
     code, out, err = edgepipe(vision_bundle, "Hello")
     assert (code, out) == (1, "")
-    assert "holds no target model, only vision: export again with --target" in err
+    assert "holds no target model, only vision: give --image FILE, or export again with --target" in err
     code, out, err = edgepipe(vision_bundle, "--image", picture, "--engine", "executorch")
     assert (code, out) == (1, "")
     assert "not exported for executorch, only for litert, onnx" in err

@@ -29,8 +29,9 @@ STREAMED = "model.streamed.tflite"
 class LiteRTEngine:
     """The parts of a model written by `edgepipe.exporters.vision.write_tflite`; see `Engine` for the contract.
 
-    By default the reference kernels run, whose every byte is that of TensorFlow Lite Micro. With ``exact=False`` the
-    fast ones do (XNNPACK and ruy), which round some values to the neighbouring code.
+    By default the reference kernels run. Their bytes are those of TensorFlow Lite Micro, but in fully connected layers
+    they may round a value to the neighbouring code. With ``exact=False`` the fast ones run (XNNPACK and ruy),
+    which do so in many operators.
     """
 
     def __init__(self, folder: Path, *, threads: int | None = None, exact: bool = True) -> None:

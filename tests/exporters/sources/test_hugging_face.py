@@ -347,6 +347,14 @@ def test_pickles_are_not_loaded(editable: Callable[..., Path]) -> None:
     assert "pickled weights are never loaded, convert them" in refusal_of(folder)
 
 
+def test_a_part_of_a_bundle_is_no_source(editable: Callable[..., Path]) -> None:
+    folder = editable()
+    (folder / "model.safetensors").unlink()
+    assert "pickled" not in refusal_of(folder)
+    (folder.parent / "edgepipe.json").touch()
+    assert "it is a part of a bundle, which is exported already" in refusal_of(folder)
+
+
 def test_a_folder_without_weights(editable: Callable[..., Path]) -> None:
     folder = editable()
     (folder / "model.safetensors").unlink()
