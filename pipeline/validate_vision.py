@@ -51,17 +51,17 @@ def validate_vision(
     In those kernels the split model and the whole one are equal byte for byte. ONNX Runtime and ExecuTorch round
     otherwise: given the same codes, each operator is within 1 step of the reference, but the steps add up over layers,
     so that whole stages and outputs may be further away, the more the deeper. Within one of these engines, patch by
-    patch and at once are the same for most models, and a few steps apart where its kernels depend on the image's size.
+    patch and at once are the same for most models, and at most a few steps apart for others.
 
     Args:
-        reference: `LiteRTEngine` with its exact kernels, over all three TFLite files.
+        reference: `LiteRTEngine` with its exact kernels, over all TFLite files.
         folder, plan, formats: what was exported.
         images: as `probe_images` gives them.
         is_trained: whether other engines must choose the reference's classes. Random weights tell classes apart by
             less than roundings.
 
     Returns:
-        Under ``split``: ``images`` and ``differing_bytes``, those of the split graph and of the stream together. Under
+        Under ``split``: ``images`` and ``differing_bytes``, those of the drop-in and of the stream together. Under
         the name of each format but TFLite: ``images``; ``max_stage_difference`` and ``differing_stage_share``, of the
         stitched tiles; ``max_split_difference``, of the outputs patch by patch and at once, both in that engine;
         ``max_output_difference`` and ``top1_agreement``. Differences are in codes, or real values where the tensor is
@@ -72,7 +72,7 @@ def validate_vision(
     """
     expected = [run_whole(reference, plan, image) for image in images]
     found: dict[str, Any] = {}
-    if plan.stage is not None:
+    if plan.stage is not None or plan.memory.tflite_micro.drop_in is not None:
         found["split"] = _split_against_whole(reference, plan, images, expected)
     for name in formats:
         if name != "tflite":
@@ -97,7 +97,10 @@ def _split_against_whole(
 ) -> dict[str, Any]:
     differing = 0
     for image, whole in zip(images, expected, strict=True):
-        for other in (reference.run(SPLIT, image), run_streamed(reference, plan, image)):
+        split = [] if plan.memory.tflite_micro.drop_in is None else [reference.run(SPLIT, image)]
+        if plan.stage is not None:
+            split.append(run_streamed(reference, plan, image))
+        for other in split:
             differing += int(np.count_nonzero(other.view(np.uint8) != whole.view(np.uint8)))
     if differing:
         raise ValidationFailed(
