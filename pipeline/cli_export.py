@@ -32,7 +32,7 @@ PRECISIONS = ["auto", "fp32", "int8", "int4"]
 @click.option("--calibration", metavar="FOLDER", help="Images that the vision model is quantised with.")
 @click.option("--labels", metavar="FILE", help="Names of its classes, one on each line.")
 @click.option("--sram", metavar="SIZE", help="SRAM that it must fit into, as in 192K.  [least for 10 % more work]")
-@click.option("--flash", metavar="SIZE", help="Flash, as in 1M.")
+@click.option("--flash", metavar="SIZE", help="Flash for weights and requantisation tables, as in 1M.")
 @click.option("--board", help="A board that has so much, as in nrf52840, and that firmware is for.")
 @click.option("--mode", type=click.Choice(["streamed", "resident"]), help="Is the image in SRAM?  [streamed: no]")
 @click.option("--formats", metavar="NAME,...", help="Of vision: tflite, onnx, executorch, firmware.  [tflite,onnx]")
@@ -158,7 +158,7 @@ def _facts(bundle: Bundle) -> dict[str, Any]:
 
 def _summary(facts: dict[str, Any]) -> str:
     """The same for a person."""
-    from edgepipe.pipeline.model_card import figures, shape_of
+    from edgepipe.pipeline.model_card import figures, shape_of, tflite_micro_arenas
 
     lines = [f"{facts['bundle']}: {facts['bytes'] / 1e6:.1f} MB, id {facts['bundle_id']}"]
     for name, component in facts["components"].items():
@@ -168,6 +168,8 @@ def _summary(facts: dict[str, Any]) -> str:
             what = ", ".join(f"{part} {bits}" for part, bits in component["precision"].items())
             source = "its source in float32"
         lines.append(f"{name}: {component['source']['name']}, {what}")
+        if component["kind"] == "vision":
+            lines.append(f"  {tflite_micro_arenas(component['memory']['tflite_micro'])}")
         lines += [f"  {note}" for note in component["export"]["notes"]]
         if result := facts["validation"].get(name):
             lines.append(f"  against {source}: {figures(result)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 @click.command("plan", short_help="Plan how a vision model fits into a microcontroller's memory.")
 @click.argument("model")
 @click.option("--sram", type=ByteSize(), help="SRAM of the microcontroller, as in 192K.")
-@click.option("--flash", type=ByteSize(), help="Its flash, as in 1M.")
+@click.option("--flash", type=ByteSize(), help="Its flash for weights and requantisation tables, as in 1M.")
 @click.option("--board", help="A board that has so much, as in nrf52840; --sram and --flash count before it.")
 @click.option(
     "--mode",
@@ -71,24 +72,26 @@ def _print(planning: Planning) -> None:
     from rich.console import Console
 
     from edgepipe.exporters.vision.search import describe, kib, model_flash_bytes
-    from edgepipe.pipeline.plan import tflite_micro
+    from edgepipe.pipeline.model_card import tflite_micro_arenas
 
     console = Console(highlight=False)
     console.print(_layer_table(planning))
     console.print(_plan_table(planning))
     budget, best, whole = planning.budget, planning.plans[0], planning.whole
     flash = "" if budget.flash is None else f" of {kib(budget.flash)}"
-    predicted = [
-        f"{name.replace('_', ' ')} {kib(arena.head)} + {kib(arena.tail)}"
-        for name, arena in tflite_micro(planning.graph, best).items()
-    ]
     if best.patches is None:
         click.echo(f"plan    {describe(best)}, in {kib(best.arena_bytes)}")
     else:
         click.echo(f"plan    {describe(best)}: {kib(best.arena_bytes)} where the whole takes {kib(whole.arena_bytes)}")
     click.echo(f"SRAM    {kib(budget.sram)}, of which {kib(budget.reserve)} are kept for the stack and the like")
-    click.echo(f"flash   {kib(model_flash_bytes(planning.graph))}{flash} for weights; the code comes on top")
-    click.echo(f"TFLite Micro's arena on a 64-bit host, activations + its own: {', '.join(predicted)}")
+    click.echo(
+        f"flash   {kib(model_flash_bytes(planning.graph))}{flash} for weights and requantisation tables; "
+        "code, and all else that a .tflite file holds, come on top"
+    )
+    click.echo("The arena above is that of edgepipe's C runtime, runtimes/mcu, where operators work in place.")
+    click.echo(tflite_micro_arenas(asdict(planning.tflite_micro.for_device())))
+    for note in planning.tflite_micro.notes():
+        click.echo(f"note    {note}")
     for note in planning.source.notes:
         click.echo(f"note    {note}")
 
@@ -96,7 +99,7 @@ def _print(planning: Planning) -> None:
 def _layer_table(planning: Planning) -> Table:
     from rich.table import Table
 
-    table = Table(title=f"{planning.source.name}: KiB of the arena in use", title_justify="left")
+    table = Table(title=f"{planning.source.name}: KiB of the arena in use (edgepipe's C runtime)", title_justify="left")
     table.add_column("node", justify="right")
     table.add_column("operator")
     table.add_column("output")

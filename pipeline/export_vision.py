@@ -14,15 +14,17 @@ from edgepipe.devices.probes import peak_rss_bytes
 from edgepipe.exporters.sources.weights import SourceInfo
 from edgepipe.exporters.vision.arena import Arena
 from edgepipe.exporters.vision.calibration import Normalization
+from edgepipe.exporters.vision.drop_in import DropIn
 from edgepipe.exporters.vision.graph import Graph
-from edgepipe.exporters.vision.patch_split import join, split
+from edgepipe.exporters.vision.patch_split import split
 from edgepipe.exporters.vision.patches import SplitModel
 from edgepipe.exporters.vision.receptive_field import split_points
-from edgepipe.exporters.vision.search import MemoryPlan, kib
+from edgepipe.exporters.vision.search import RESERVE_BYTES, MemoryPlan, kib
 from edgepipe.exporters.vision.source import VisionSource, open_vision
 from edgepipe.exporters.vision.split_arena import SplitArena
 from edgepipe.pipeline.bundle import sha256
 from edgepipe.pipeline.bundle_writer import BundleDraft
+from edgepipe.pipeline.tflite_micro import plan_tflite_micro
 from edgepipe.pipeline.validate_vision import probe_images, validate_vision
 from edgepipe.pipeline.vision_accuracy import accuracy_note, check_accuracy
 from edgepipe.pipeline.vision_plan import choose_plan, device_plan
@@ -60,7 +62,9 @@ def export_vision(recipe: VisionRecipe, draft: BundleDraft, check: bool, progres
     progress(0.4, "plan")
     chosen, sram_bytes = choose_plan(source.graph, recipe)
     model = None if chosen.patches is None else split(source.graph, chosen.patches)
-    plan = device_plan(source, recipe, chosen, model, sram_bytes)
+    budget = None if sram_bytes is None else sram_bytes - RESERVE_BYTES
+    tflite_micro = plan_tflite_micro(source.graph, chosen, model, budget)
+    plan = device_plan(source, recipe, chosen, model, tflite_micro, sram_bytes)
     folder = draft.folder / "vision"
     folder.mkdir()
     write_plan(plan, folder / "plan.json")
@@ -71,13 +75,15 @@ def export_vision(recipe: VisionRecipe, draft: BundleDraft, check: bool, progres
             files = write_firmware_files(source, model, chosen.arena, recipe, folder / name)
         else:
             files = WRITERS[name](source.graph, model, folder / name)
+        if name == "tflite" and tflite_micro.drop_in is not None:
+            files |= write_drop_in(tflite_micro.drop_in, folder / name)
         formats[name] = {part: path.relative_to(draft.folder).as_posix() for part, path in files.items()}
     engines = [name for name in recipe.formats if name != FIRMWARE]
-    notes = [*source.notes, *_plan_notes(source.graph, chosen, sram_bytes)]
+    notes = [*source.notes, *_plan_notes(source.graph, chosen, sram_bytes), *tflite_micro.notes()]
     images = probe_images(source, plan)
     if check:
         progress(0.8, "validate")
-        with _reference(source.graph, model, folder) as reference:
+        with _reference(source.graph, model, tflite_micro.drop_in, folder) as reference:
             found = validate_vision(reference, folder, plan, images, engines, is_trained=source.is_trained)
             if source.held_out is not None:
                 found["accuracy"] = check_accuracy(reference, plan, source.held_out)
@@ -101,16 +107,23 @@ def export_vision(recipe: VisionRecipe, draft: BundleDraft, check: bool, progres
 
 
 def write_tflite_files(graph: Graph, model: SplitModel | None, folder: Path) -> dict[str, Path]:
-    """The whole model; split, as one graph that takes its place; and streamed, a signature for each part."""
+    """The whole model; and streamed, a signature for each part."""
     from edgepipe.exporters.vision.write_tflite import write_tflite
 
     folder.mkdir()
     write_tflite({WHOLE: graph}, folder / FILES[WHOLE])
     if model is None:
         return {WHOLE: folder / FILES[WHOLE]}
-    write_tflite({SPLIT: join(model)}, folder / FILES[SPLIT])
     write_tflite({**model.tile_graphs, TAIL: model.tail}, folder / STREAMED)
-    return {WHOLE: folder / FILES[WHOLE], SPLIT: folder / FILES[SPLIT], "streamed": folder / STREAMED}
+    return {WHOLE: folder / FILES[WHOLE], "streamed": folder / STREAMED}
+
+
+def write_drop_in(drop_in: DropIn, folder: Path) -> dict[str, Path]:
+    """The split model as one graph that takes the whole one's place in TFLite Micro."""
+    from edgepipe.exporters.vision.write_tflite import write_tflite
+
+    write_tflite({SPLIT: drop_in.graph}, folder / FILES[SPLIT])
+    return {SPLIT: folder / FILES[SPLIT]}
 
 
 def write_onnx_files(graph: Graph, model: SplitModel | None, folder: Path) -> dict[str, Path]:
@@ -145,13 +158,15 @@ def write_firmware_files(
 
 
 @contextmanager
-def _reference(graph: Graph, model: SplitModel | None, folder: Path) -> Iterator[LiteRTEngine]:
+def _reference(graph: Graph, model: SplitModel | None, drop_in: DropIn | None, folder: Path) -> Iterator[LiteRTEngine]:
     """The model in LiteRT's reference kernels, also where TFLite is no part of the bundle."""
     if (folder / "tflite").is_dir():
         yield LiteRTEngine(folder, exact=True)
         return
     with tempfile.TemporaryDirectory() as other:
         write_tflite_files(graph, model, Path(other) / "tflite")
+        if drop_in is not None:
+            write_drop_in(drop_in, Path(other) / "tflite")
         yield LiteRTEngine(Path(other), exact=True)
 
 

@@ -31,6 +31,7 @@ def model_card(manifest: dict[str, Any]) -> str:
             "|---|---|---|---|",
             *(_component_row(name, component) for name, component in manifest["components"].items()),
             "",
+            *_tflite_micro(manifest["components"]),
             *_validation(manifest["validation"]),
             "`edgepipe.json` describes every file; `sha256sum -c SHA256SUMS` checks them.",
             "",
@@ -45,6 +46,12 @@ def _commands(components: dict[str, Any]) -> Iterator[str]:
         yield '    edgepipe run . "Hello"'
     if "vision" in components:
         yield "    edgepipe run . --image photo.jpg"
+
+
+def _tflite_micro(components: dict[str, Any]) -> Iterator[str]:
+    if "vision" in components:
+        yield f"{tflite_micro_arenas(components['vision']['memory']['tflite_micro'])}."
+        yield ""
 
 
 def _component_row(name: str, component: dict[str, Any]) -> str:
@@ -67,10 +74,27 @@ def shape_of(vision: dict[str, Any]) -> str:
     """The image that a vision model takes, its patches and its memory."""
     memory = vision["memory"]
     image, grid = "x".join(map(str, vision["input"][1:])), "x".join(map(str, vision["grid"]))
-    whole = f"{memory['whole_bytes'] / 1024:.1f} KiB of activations"
+    whole = f"{memory['whole_bytes'] / 1024:.1f} KiB of activations (edgepipe's C runtime)"
     if vision["grid"] == [1, 1]:
         return f"{image} image at once, {whole}"
     return f"{image} image in {grid} patches, {memory['planned_bytes'] / 1024:.1f} KiB where the whole takes {whole}"
+
+
+def tflite_micro_arenas(memory: dict[str, Any]) -> str:
+    """What a vision model takes in TFLite Micro: ``tflite_micro`` of its memory in plan.json."""
+    parts = [f"whole {_arena(memory['whole'])}"]
+    if drop_in := memory["drop_in"]:
+        grid = "x".join(map(str, drop_in["grid"]))
+        parts.append(f"model.split.tflite ({grid} patches) {_arena(drop_in['arena'])}")
+    if memory["largest_part"]:
+        parts.append(f"largest part of the streamed model {_arena(memory['largest_part'])}")
+    return f"TFLite Micro's arena, predicted for a 64-bit host, activations + its own: {', '.join(parts)}"
+
+
+def _arena(arena: dict[str, int]) -> str:
+    """KiB of activations, of TFLite Micro's own structures, and of both."""
+    head, tail = arena["head_bytes"] / 1024, arena["tail_bytes"] / 1024
+    return f"{head:,.1f} + {tail:,.1f} = {head + tail:,.1f} KiB"
 
 
 def figures(result: dict[str, Any]) -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from edgepipe.devices.boards import Board, find_board
 from edgepipe.errors import RecipeError
 from edgepipe.exporters.vision.graph import Graph
-from edgepipe.exporters.vision.patch_split import join, split
+from edgepipe.exporters.vision.patch_split import split
 from edgepipe.exporters.vision.search import RESERVE_BYTES, MemoryPlan, find_plans, model_flash_bytes, whole_plan
 from edgepipe.exporters.vision.source import VisionSource, open_vision
 from edgepipe.exporters.vision.split_arena import Mode, SplitArena
-from edgepipe.exporters.vision.tflm_arena import TflmArena, predict_tflm_arena
 from edgepipe.pipeline.plan_layers import Layer, layers
+from edgepipe.pipeline.tflite_micro import TfliteMicro, plan_tflite_micro
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Planning:
     whole: MemoryPlan
     plans: list[MemoryPlan]
     layers: list[Layer]
+    tflite_micro: TfliteMicro
 
     @property
     def graph(self) -> Graph:
@@ -67,9 +68,12 @@ def plan(reference: str, budget: Budget, mode: Mode = "streamed") -> Planning:
         EdgepipeError: the model cannot be read or taken.
     """
     source = open_vision(reference)
-    plans = find_plans(source.graph, budget.sram, budget.flash, mode, reserve_bytes=budget.reserve)
-    whole = whole_plan(source.graph, mode)
-    return Planning(source, budget, whole, plans, layers(source.graph, plans[0]))
+    graph = source.graph
+    plans = find_plans(graph, budget.sram, budget.flash, mode, reserve_bytes=budget.reserve)
+    patches = plans[0].patches
+    model = None if patches is None else split(graph, patches)
+    tflite_micro = plan_tflite_micro(graph, plans[0], model, budget.sram - budget.reserve)
+    return Planning(source, budget, whole_plan(graph, mode), plans, layers(graph, plans[0]), tflite_micro)
 
 
 def stage_overhead(graph: Graph, memory_plan: MemoryPlan) -> float:
@@ -93,23 +97,9 @@ def as_json(planning: Planning) -> dict[str, Any]:
         "model_flash_bytes": model_flash_bytes(graph),
         "whole": _plan_json(graph, planning.whole),
         "plans": [_plan_json(graph, memory_plan) for memory_plan in planning.plans],
-        "tflite_micro": {
-            name: {"head_bytes": arena.head, "tail_bytes": arena.tail}
-            for name, arena in tflite_micro(graph, planning.plans[0]).items()
-        },
+        "tflite_micro": asdict(planning.tflite_micro.for_device()),
         "layers": [vars(layer) for layer in planning.layers],
     }
-
-
-def tflite_micro(graph: Graph, memory_plan: MemoryPlan) -> dict[str, TflmArena]:
-    """TFLite Micro's arena, predicted: the whole model; split, with the image resident; the largest part by itself."""
-    predicted = {"whole": predict_tflm_arena(graph)}
-    if memory_plan.patches is not None:
-        model = split(graph, memory_plan.patches)
-        parts = [*model.tile_graphs.values(), model.tail]
-        predicted["split"] = predict_tflm_arena(join(model))
-        predicted["largest_part"] = max(map(predict_tflm_arena, parts), key=lambda arena: arena.nbytes)
-    return predicted
 
 
 def _plan_json(graph: Graph, memory_plan: MemoryPlan) -> dict[str, Any]:

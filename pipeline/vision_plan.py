@@ -10,16 +10,15 @@ from edgepipe.errors import RecipeError
 from edgepipe.exporters.vision.graph import Graph, Tensor
 from edgepipe.exporters.vision.patches import PatchPlan, Region, SplitModel
 from edgepipe.exporters.vision.plan_bounds import plan_bounds
-from edgepipe.exporters.vision.search import MemoryPlan, find_plans, lay_out, whole_plan
+from edgepipe.exporters.vision.search import MAX_MACS, MemoryPlan, find_plans, lay_out, whole_plan
 from edgepipe.exporters.vision.source import VisionSource
 from edgepipe.exporters.vision.split_arena import Mode
 from edgepipe.pipeline.plan import Budget
+from edgepipe.pipeline.tflite_micro import TfliteMicro
 from edgepipe.pipeline.vision_recipe import VisionRecipe
 from edgepipe.runtimes.vision import plan as device
 
-# Without a budget: as little memory as this much more arithmetic buys, in so many patches at most. Lin et al. 2021
-# (MCUNetV2) give their patch-based MobileNetV2 10 % more.
-MAX_MACS = 1.1
+# Without a budget: in so many patches at most.
 MAX_PATCHES = 64
 
 
@@ -58,6 +57,7 @@ def device_plan(
     recipe: VisionRecipe,
     chosen: MemoryPlan,
     model: SplitModel | None,
+    tflite_micro: TfliteMicro,
     sram_bytes: int | None,
 ) -> device.VisionPlan:
     """What plan.json says; ``model`` is split by the chosen plan, or None if that has no patches.
@@ -82,7 +82,9 @@ def device_plan(
         mode=chosen.mode,
         macs=chosen.macs,
         whole_macs=graph.macs,
-        memory=device.Memory(whole_plan(graph, chosen.mode).arena_bytes, chosen.arena_bytes, sram_bytes),
+        memory=device.Memory(
+            whole_plan(graph, chosen.mode).arena_bytes, chosen.arena_bytes, sram_bytes, tflite_micro.for_device()
+        ),
         mean=mean,
         std=std,
         labels=source.labels if recipe.labels is None else _read_labels(Path(recipe.labels)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -213,9 +214,36 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(output.glob("*.whl"))
 
 
+@pytest.fixture
+def tflm_allocations(capfd: pytest.CaptureFixture[str]) -> Callable[[Path], tuple[int, int]]:
+    """``tflm_allocations(path)`` → bytes of TFLite Micro's activations and of its own, as it prints them of a model."""
+    runtime = pytest.importorskip("tflite_micro.python.tflite_micro.runtime")
+
+    def allocate(path: Path) -> tuple[int, int]:
+        capfd.readouterr()
+        # Untouched pages of the arena cost nothing.
+        runtime.Interpreter.from_file(str(path), arena_size=64 * 2**20).print_allocations()
+        printed = "".join(capfd.readouterr())
+        head, tail = re.findall(r"allocation (?:head|tail) (\d+) bytes", printed)
+        return int(head), int(tail)
+
+    return allocate
+
+
 @pytest.fixture(scope="session")
 def tiny_vision(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An int8 .tflite of random weights: 24x20x3 images, convolutions and a residual, four classes."""
+    return write_tiny_vision(tmp_path_factory.mktemp("tiny_vision") / "tiny.tflite", 24, 20)
+
+
+@pytest.fixture(scope="session")
+def small_vision(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same network for 48x40x3 images, whose activations are most of what it takes in any runtime."""
+    return write_tiny_vision(tmp_path_factory.mktemp("small_vision") / "small.tflite", 48, 40)
+
+
+def write_tiny_vision(path: Path, rows: int, columns: int) -> Path:
+    """See `tiny_vision`."""
     pytest.importorskip("ai_edge_litert")
     from edgepipe.exporters.vision.graph import GraphBuilder, Quantization, Tensor
     from edgepipe.exporters.vision.operators import Activation, Add, Conv2D, FullyConnected, Mean, Pads, Softmax
@@ -234,14 +262,13 @@ def tiny_vision(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name = f"conv_{len(builder.tensors)}"
         return builder.node(operator, [x, weights], name, "int8", Quantization((6 / 255,), (-128,)))
 
-    image = builder.tensor(Tensor("image", (1, 24, 20, 3), "int8", Quantization((1 / 127,), (-1,))))
+    image = builder.tensor(Tensor("image", (1, rows, columns, 3), "int8", Quantization((1 / 127,), (-1,))))
     x = conv(image, 8, 1)
     x = builder.node(Add(), [x, conv(x, 8, 1)], "sum", "int8", Quantization((12 / 255,), (-128,)))
     x = conv(x, 12, 2)
     x = builder.node(Mean((1, 2)), [x], "mean", "int8", Quantization((4 / 255,), (-128,)))
     x = builder.node(FullyConnected(), [x, constant((4, 12), 0.02)], "logits", "int8", Quantization((0.06,), (0,)))
     x = builder.node(Softmax(), [x], "scores", "int8", Quantization((1 / 256,), (-128,)))
-    path = tmp_path_factory.mktemp("tiny_vision") / "tiny.tflite"
     write_tflite({"main": builder.build([image], [x])}, path)
     return path
 

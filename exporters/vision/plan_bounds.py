@@ -35,24 +35,39 @@ class PlanBounds:
 def plan_bounds(graph: Graph, mode: Mode) -> Iterator[PlanBounds]:
     """Bound every grid of every split."""
     for split in split_points(graph):
-        rows = axis_profile(graph, split, ROWS)
-        columns = rows if looks_the_same(graph, split) else axis_profile(graph, split, COLUMNS)
-        stitched = graph.nodes[split - 1].output
-        tail = Graph(graph.tensors, graph.nodes[split:], (stitched,), graph.outputs)
-        stage = Graph(graph.tensors, graph.nodes[:split], graph.inputs, (stitched,))
+        rows, columns = axis_profiles(graph, split)
+        stage, tail = halves(graph, split)
+        (stitched,) = tail.inputs
         kept = graph.tensors[stitched].nbytes + (graph.tensors[graph.inputs[0]].nbytes if mode == "resident" else 0)
         arena = np.maximum(
-            kept + _stage_bytes(stage, rows, columns), max(live_bytes(lifetimes(tail), ALIGNMENT), default=0)
+            kept + tile_bytes(stage, rows, columns, lifetimes(stage, could_overwrite), fused_residuals(stage)),
+            max(live_bytes(lifetimes(tail), ALIGNMENT), default=0),
         )
-        macs = tail.macs + _stage_macs(stage, rows, columns)
+        macs = tail.macs + stage_macs(stage, rows, columns)
         yield PlanBounds(split, rows.parts, columns.parts, arena, macs, np.outer(rows.kinds, columns.kinds))
 
 
-def _stage_bytes(stage: Graph, rows: AxisProfile, columns: AxisProfile) -> np.ndarray:
-    """What the largest tile of every grid has live at once, alignment and scratch apart."""
+def halves(graph: Graph, split: int) -> tuple[Graph, Graph]:
+    """The stage and what follows it, on the tensors of the whole graph."""
+    stitched = graph.nodes[split - 1].output
+    stage = Graph(graph.tensors, graph.nodes[:split], graph.inputs, (stitched,))
+    return stage, Graph(graph.tensors, graph.nodes[split:], (stitched,), graph.outputs)
+
+
+def axis_profiles(graph: Graph, split: int) -> tuple[AxisProfile, AxisProfile]:
+    """What cutting rows costs, and columns."""
+    rows = axis_profile(graph, split, ROWS)
+    return rows, rows if looks_the_same(graph, split) else axis_profile(graph, split, COLUMNS)
+
+
+def tile_bytes(
+    stage: Graph, rows: AxisProfile, columns: AxisProfile, buffers: list[Buffer], fused: dict[int, int]
+) -> np.ndarray:
+    """What the largest tile of every grid has live at once, alignment and scratch apart.
+
+    ``buffers``: of the stage. ``fused``: convolutions that run with a later node, as `fused_residuals` has them.
+    """
     grids = np.zeros((len(rows.kinds), len(columns.kinds)), np.int64)
-    buffers = lifetimes(stage, could_overwrite)
-    fused = fused_residuals(stage)
     for step, node in enumerate(stage.nodes):
         if step in fused.values():
             continue
@@ -85,7 +100,8 @@ def _pixel_bytes(stage: Graph, tensor: int) -> int:
     return stage.tensors[tensor].shape[3] * ELEMENT_BYTES[stage.tensors[tensor].dtype]
 
 
-def _stage_macs(stage: Graph, rows: AxisProfile, columns: AxisProfile) -> np.ndarray:
+def stage_macs(stage: Graph, rows: AxisProfile, columns: AxisProfile) -> np.ndarray:
+    """Multiply-accumulates of all tiles of every grid."""
     total = np.zeros((len(rows.kinds), len(columns.kinds)), np.int64)
     for step, node in enumerate(stage.nodes):
         output = stage.tensors[node.output].shape

@@ -26,6 +26,10 @@ from edgepipe.exporters.vision.split_arena import Mode, SplitArena, plan_split_a
 # What firmware needs of SRAM besides the arena: stack, static data, the buffers of the serial port.
 RESERVE_BYTES = 8 * 1024
 
+# Without a budget: as little memory as this much more arithmetic buys. Lin et al. 2021 (MCUNetV2) give their
+# patch-based MobileNetV2 10 % more.
+MAX_MACS = 1.1
+
 # Multiplier and shift (int32 each) of one output channel.
 _REQUANTIZATION_BYTES = 8
 
@@ -76,7 +80,7 @@ def find_plans(
     constants = model_flash_bytes(graph)
     if flash_bytes is not None and constants > flash_bytes:
         raise DoesNotFit(
-            f"the weights take {kib(constants)} of flash and there are {kib(flash_bytes)}: "
+            f"weights and requantisation tables take {kib(constants)} of flash and there are {kib(flash_bytes)}: "
             "no plan changes that, take a narrower model"
         )
     budget = sram_bytes - reserve_bytes
@@ -93,12 +97,18 @@ def find_plans(
             plans.append(plan)
     if not plans:
         smallest = _smallest(graph, candidates, whole)
-        needed = -(-(smallest.arena_bytes + reserve_bytes) // 1024)
+        needed, other = _whole_kib(smallest.arena_bytes + reserve_bytes), ""
+        if mode == "resident":
+            streamed = _smallest(graph, _Candidates.of(graph, "streamed"), whole_plan(graph, "streamed"))
+            if streamed.arena_bytes <= budget:
+                other = " or --mode streamed"
+            elif streamed.arena_bytes < smallest.arena_bytes:
+                other = f" or --mode streamed --sram {_whole_kib(streamed.arena_bytes + reserve_bytes)}K"
         kept = f", {kib(reserve_bytes)} of it kept for the stack and the like" if reserve_bytes else ""
         raise DoesNotFit(
             f"no plan fits into {kib(sram_bytes)} of SRAM{kept}: the smallest that does is {needed}K, with "
             f"{describe(smallest)}, {smallest.macs / max(graph.macs, 1):.2f} times the multiply-accumulates: "
-            f"try --sram {needed}K{' or --mode streamed' if mode == 'resident' else ''}"
+            f"try --sram {needed}K{other}"
         )
     return plans
 
@@ -140,6 +150,10 @@ def model_flash_bytes(graph: Graph) -> int:
 def kib(nbytes: int) -> str:
     """Bytes for people: in KiB."""
     return f"{nbytes / 1024:,.1f} KiB"
+
+
+def _whole_kib(nbytes: int) -> int:
+    return -(-nbytes // 1024)
 
 
 def describe(plan: MemoryPlan) -> str:

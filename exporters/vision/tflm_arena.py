@@ -17,7 +17,7 @@ from edgepipe.exporters.vision.write_tflite import lower
 
 # Allocators, planner, the structures of the model's one input and one output.
 _INTERPRETER_BYTES = 712
-_TENSOR_BYTES = 24  # TfLiteEvalTensor
+TENSOR_BYTES = 24  # TfLiteEvalTensor
 _NODE_BYTES = 64  # NodeAndRegistration
 
 # What a kernel keeps for each of its nodes (OpData, aligned), and the node's parsed options.
@@ -66,15 +66,15 @@ def predict_tflm_arena(graph: Graph) -> TflmArena:
 
 
 def _head_bytes(graph: Graph) -> int:
-    buffers = _lifetimes(graph)
+    buffers = lifetimes(graph)
     # Of equal buffers, TFLite Micro's sort takes the one added last.
     order = sorted(range(len(buffers)), key=lambda i: (-buffers[i].nbytes, -i))
     offsets = first_fit(buffers, order, alignment=1)
     return max((offset + buffer.nbytes for offset, buffer in zip(offsets, buffers, strict=True)), default=0)
 
 
-def _lifetimes(graph: Graph) -> list[Buffer]:
-    """Every activation in the order of the tensors, then the kernels' scratch."""
+def lifetimes(graph: Graph) -> list[Buffer]:
+    """Every activation in the order of the tensors, a buffer each, then the kernels' scratch."""
     first = dict.fromkeys(graph.inputs, 0)
     last = dict.fromkeys(graph.inputs, 0)
     scratch = []
@@ -83,7 +83,7 @@ def _lifetimes(graph: Graph) -> list[Buffer]:
         last |= dict.fromkeys(graph.activations(node), step)
         scratch += [Buffer([Use(step, step, aligned(nbytes))]) for nbytes in _scratch_bytes(graph, node)]
     last |= dict.fromkeys(graph.outputs, max(len(graph.nodes) - 1, 0))
-    activations = [Buffer([Use(first[i], last[i], aligned(graph.tensors[i].nbytes))]) for i in sorted(first)]
+    activations = [Buffer([Use(first[i], last[i], aligned(graph.tensors[i].nbytes), tensor=i)]) for i in sorted(first)]
     return activations + scratch
 
 
@@ -96,12 +96,15 @@ def _scratch_bytes(graph: Graph, node: Node) -> list[int]:
 
 
 def _tail_bytes(graph: Graph) -> int:
-    nbytes = _INTERPRETER_BYTES + _TENSOR_BYTES * (len(graph.tensors) + len(_parameters(graph)))
-    for node in graph.nodes:
-        kernel, options = _KERNEL_BYTES[node.operator.name]
-        nbytes += _NODE_BYTES + kernel + options
-        if isinstance(node.operator, Conv2D | DepthwiseConv2D | FullyConnected):
-            nbytes += 2 * aligned(4 * _scales(graph, node))  # Multipliers and shifts.
+    tensors = len(graph.tensors) + len(_parameters(graph))
+    return _INTERPRETER_BYTES + TENSOR_BYTES * tensors + sum(node_bytes(graph, node) for node in graph.nodes)
+
+
+def node_bytes(graph: Graph, node: Node) -> int:
+    """What is kept for a node as long as the model lives, its tensors apart."""
+    nbytes = _NODE_BYTES + sum(_KERNEL_BYTES[node.operator.name])
+    if isinstance(node.operator, Conv2D | DepthwiseConv2D | FullyConnected):
+        nbytes += 2 * aligned(4 * _scales(graph, node))  # Multipliers and shifts.
     return nbytes
 
 

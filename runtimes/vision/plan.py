@@ -12,6 +12,7 @@ import numpy as np
 
 from edgepipe.errors import BundleError
 from edgepipe.runtimes.vision.json_fields import Fields, Wrong
+from edgepipe.runtimes.vision.tflite_micro import TfliteMicro, read_tflite_micro
 
 SCHEMA_VERSION = 1
 DTYPES = ("int8", "uint8", "float32")
@@ -72,14 +73,16 @@ class Tile:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of activations. ``whole_bytes``: the model at once; ``planned_bytes``: by the plan, its arena.
+    """Bytes of activations in the arena of edgepipe's C runtime, and what TFLite Micro's arena takes.
 
-    ``budget_bytes``: SRAM that the plan was made for, if one was given.
+    ``whole_bytes``: the model at once; ``planned_bytes``: by the plan. ``budget_bytes``: SRAM that the plan was made
+    for, if one was given. ``tflite_micro``: has no operators that work in place, and counts its own structures.
     """
 
     whole_bytes: int
     planned_bytes: int
     budget_bytes: int | None
+    tflite_micro: TfliteMicro
 
 
 @dataclass(frozen=True)
@@ -197,6 +200,7 @@ def _plan(fields: Fields) -> VisionPlan:
             memory.whole_number("whole_bytes"),
             memory.whole_number("planned_bytes"),
             memory.optional("budget_bytes", lambda: memory.whole_number("budget_bytes")),
+            read_tflite_micro(memory.table("tflite_micro")),
         ),
         mean=mean,
         std=std,

@@ -24,6 +24,7 @@ from edgepipe.pipeline.export_vision import source_info
 from edgepipe.pipeline.recipe import Recipe, recipe_from, to_toml
 from edgepipe.pipeline.vision_recipe import VisionRecipe
 from edgepipe.runtimes.vision.engines.litert import LiteRTEngine
+from edgepipe.runtimes.vision.patch_stream import run_streamed, run_whole
 from edgepipe.runtimes.vision.plan import read_plan
 
 IMAGES = (0, 1, 2)
@@ -52,7 +53,7 @@ def test_the_bundle_holds_every_form(vision_bundle: Path) -> None:
     component = manifest["components"]["vision"]
     assert set(manifest["components"]) == {"vision"}
     assert set(component["formats"]) == {"tflite", "onnx"}
-    assert set(component["formats"]["tflite"]) == {"whole", "split", "streamed"}
+    assert set(component["formats"]["tflite"]) == {"whole", "streamed"}
     plan = read_plan(vision_bundle / component["plan"])
     assert set(component["formats"]["onnx"]) == {"whole", "tail", *plan.parts}
     assert component["source"]["kind"] == "tflite"
@@ -65,17 +66,75 @@ def test_the_bundle_holds_every_form(vision_bundle: Path) -> None:
 
 @pytest.mark.parametrize("seed", IMAGES)
 def test_the_files_compute_what_tflite_micro_does(vision_bundle: Path, tiny_vision: Path, seed: int) -> None:
-    """The source in TFLite Micro is the oracle; the drop-in file runs there too."""
+    """The source in TFLite Micro is the oracle."""
     runtime = pytest.importorskip("tflite_micro.python.tflite_micro.runtime")
-    answers = []
-    for path in (tiny_vision, vision_bundle / "vision/tflite/model.split.tflite"):
+    interpreter = runtime.Interpreter.from_file(str(tiny_vision), arena_size=2**20)
+    interpreter.set_input(image(seed), 0)
+    interpreter.invoke()
+    plan, engine = read_plan(vision_bundle / "vision/plan.json"), LiteRTEngine(vision_bundle / "vision")
+    for run in (run_whole, run_streamed):
+        assert np.array_equal(run(engine, plan, image(seed)), interpreter.get_output(0))
+
+
+@pytest.fixture(scope="module")
+def small_bundle(small_vision: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of `small_vision` in TFLite, split for as much SRAM as neither runtime needs for the whole model."""
+    recipe = VisionRecipe(str(small_vision), sram="40K", formats=("tflite",))
+    return export(Recipe(vision=recipe), tmp_path_factory.mktemp("small") / "bundle").folder
+
+
+@pytest.mark.parametrize("seed", IMAGES)
+def test_the_drop_in_takes_the_place_of_the_model_in_tflite_micro(
+    small_bundle: Path, small_vision: Path, seed: int
+) -> None:
+    runtime = pytest.importorskip("tflite_micro.python.tflite_micro.runtime")
+    codes = np.random.default_rng(seed).integers(-128, 128, (1, 48, 40, 3), np.int8)
+    answers = [LiteRTEngine(small_bundle / "vision").run("split", codes)]
+    for path in (small_vision, small_bundle / "vision/tflite/model.split.tflite"):
         interpreter = runtime.Interpreter.from_file(str(path), arena_size=2**20)
-        interpreter.set_input(image(seed), 0)
+        interpreter.set_input(codes, 0)
         interpreter.invoke()
         answers.append(np.array(interpreter.get_output(0)))
-    engine = LiteRTEngine(vision_bundle / "vision")
-    answers += [engine.run(part, image(seed)) for part in ("whole", "split")]
     assert all(np.array_equal(answer, answers[0]) for answer in answers)
+
+
+def test_the_bundle_says_what_tflite_micro_takes(small_bundle: Path, tflm_allocations: Any) -> None:
+    """Its figures are those that the allocator prints; the drop-in has a plan of its own, and takes less."""
+    manifest = Bundle.open(small_bundle).manifest
+    component = manifest["components"]["vision"]
+    plan = read_plan(small_bundle / "vision/plan.json")
+    arenas = plan.memory.tflite_micro
+    assert arenas.drop_in is not None
+    assert component["memory"]["tflite_micro"]["drop_in"]["grid"] == list(arenas.drop_in.grid) != [1, 1]
+    assert plan.whole_macs <= arenas.drop_in.macs <= max(1.1 * plan.whole_macs, plan.macs)
+    found = {}
+    for form, arena in {"whole": arenas.whole, "split": arenas.drop_in.arena}.items():
+        head, tail = tflm_allocations(small_bundle / component["formats"]["tflite"][form])
+        assert (arena.head_bytes, arena.tail_bytes) == (head, pytest.approx(tail, rel=0.02))
+        found[form] = head + tail
+    assert found["split"] <= 0.95 * found["whole"]
+    figure = f"= {arenas.drop_in.arena.nbytes / 1024:,.1f} KiB"
+    assert figure in (small_bundle / "README.md").read_text()
+    assert manifest["validation"]["vision"]["split"]["differing_bytes"] == 0
+
+
+def test_there_is_no_drop_in_that_saves_nothing(edgepipe: Any, tiny_vision: Path, tmp_path: Path) -> None:
+    code, out, err = edgepipe("export", "--vision", tiny_vision, "--sram", "15K", "--formats", "tflite", "-o", "bundle")
+    assert (code, err) == (0, "")
+    assert "No model.split.tflite: in TFLite Micro no split saves 5%" in out
+    assert "TFLite Micro's arena, predicted for a 64-bit host" in out
+    assert not (tmp_path / "bundle/vision/tflite/model.split.tflite").exists()
+    assert read_plan(tmp_path / "bundle/vision/plan.json").memory.tflite_micro.drop_in is None
+
+
+def test_a_model_that_fits_whole_in_our_arena_only_has_a_drop_in(small_vision: Path, tmp_path: Path) -> None:
+    """Our C runtime needs no patches for 50K, TFLite Micro does."""
+    recipe = VisionRecipe(str(small_vision), sram="50K", formats=("tflite",))
+    bundle = export(Recipe(vision=recipe), tmp_path / "bundle")
+    component = bundle.manifest["components"]["vision"]
+    assert set(component["formats"]["tflite"]) == {"whole", "split"}
+    assert component["grid"] == [1, 1]
+    assert bundle.manifest["validation"]["vision"]["split"] == {"images": 8, "differing_bytes": 0}
 
 
 def test_validation_is_kept(vision_bundle: Path) -> None:
@@ -206,7 +265,7 @@ def test_where_a_model_comes_from(
     [
         ({"sram": "9K"}, DoesNotFit, r"no plan fits into 9.0 KiB.*the smallest that does is \d+K.*try --sram \d+K"),
         ({"flash": "1K"}, RecipeError, "no memory to plan for: give --sram"),
-        ({"sram": "1M", "flash": "1K"}, DoesNotFit, "the weights take .* of flash"),
+        ({"sram": "1M", "flash": "1K"}, DoesNotFit, "weights and requantisation tables take .* of flash"),
         ({"board": "arduino"}, EdgepipeError, "no board 'arduino'"),
         ({"labels": "labels.txt"}, RecipeError, "labels.txt has 2 labels: the model tells 4 classes apart"),
         ({"labels": "absent.txt"}, RecipeError, "absent.txt: No such file"),
@@ -240,7 +299,10 @@ def test_what_does_not_go_together(
         ({"source": "x", "sram": "much"}, "vision.sram: 'much' is no size: expected something like 192K, 1M or 262144"),
         ({"source": "x", "mode": "fast"}, "vision.mode is 'fast': expected one of streamed, resident"),
         ({"source": "x", "formats": ["tf"]}, "vision.formats has 'tf': expected tflite, onnx, executorch, firmware"),
-        ({"source": "x", "formats": []}, "vision.formats is empty: expected one or more of tflite, onnx, executorch, firmware"),
+        (
+            {"source": "x", "formats": []},
+            "vision.formats is empty: expected one or more of tflite, onnx, executorch, firmware",
+        ),
         ({"source": "x", "mean": [0.5]}, "vision.mean and std belong together: give both, or neither"),
         ({"source": "x", "mean": [0.5], "std": [0]}, "vision.mean and std need one value or one a channel, and std"),
         ({"source": "", "sram": 1}, "vision.source is '': expected a name, or to be left out"),

@@ -145,3 +145,25 @@ def test_plans_are_no_worse_than_those_of_msf_cnn(layer_stack, name):
     for ram, factor in results:
         (best,) = find_plans(graph, ram, reserve_bytes=0, count=1)
         assert best.macs / graph.macs <= factor
+
+
+@pytest.mark.parametrize(("size", "sram"), [(128, 52), (96, 20)])
+def test_an_error_about_a_resident_image_offers_only_what_fits(mobilenet_v2, size, sram):
+    graph = mobilenet_v2(size)
+    with pytest.raises(DoesNotFit) as failure:
+        find_plans(graph, sram * KIB, mode="resident")
+    advice = str(failure.value).rpartition("try ")[2]
+    resident, _, streamed = advice.partition(" or --mode streamed")
+    assert find_plans(graph, int(resident.removeprefix("--sram ").removesuffix("K")) * KIB, mode="resident")
+    needed = streamed.removeprefix(" --sram ").removesuffix("K")
+    assert find_plans(graph, int(needed or sram) * KIB, mode="streamed")
+    if needed:
+        with pytest.raises(DoesNotFit):
+            find_plans(graph, sram * KIB, mode="streamed")
+
+
+def test_a_streamed_image_is_not_offered_where_it_needs_as_much(layer_stack):
+    graph = layer_stack(4, [("conv", 4, 3, 1, None), ("mean",), ("dense", 30_000)])
+    with pytest.raises(DoesNotFit) as failure:
+        find_plans(graph, 16 * KIB, mode="resident")
+    assert "--mode" not in str(failure.value)

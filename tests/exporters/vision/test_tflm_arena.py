@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,22 +15,15 @@ from edgepipe.exporters.vision.receptive_field import split_points
 from edgepipe.exporters.vision.tflm_arena import predict_tflm_arena
 from edgepipe.exporters.vision.write_tflite import write_tflite
 
-# Untouched pages of it cost nothing.
-ARENA_BYTES = 64 * 2**20
-
 
 @pytest.fixture
-def check(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[[Graph], None]:
+def check(tmp_path: Path, tflm_allocations: Callable[[Path], tuple[int, int]]) -> Callable[[Graph], None]:
     """Write a graph, have TFLite Micro allocate it, and compare: the head exactly, all of it within 1 %."""
-    runtime = pytest.importorskip("tflite_micro.python.tflite_micro.runtime")
 
     def compare(graph: Graph) -> None:
         path = tmp_path / "model.tflite"
         write_tflite({"main": graph}, path)
-        capfd.readouterr()
-        runtime.Interpreter.from_file(str(path), arena_size=ARENA_BYTES).print_allocations()
-        printed = "".join(capfd.readouterr())
-        head, tail = (int(re.search(rf"allocation {part} (\d+) bytes", printed)[1]) for part in ("head", "tail"))
+        head, tail = tflm_allocations(path)
         predicted = predict_tflm_arena(graph)
         assert predicted.head == head
         assert predicted.nbytes == pytest.approx(head + tail, rel=0.01)

@@ -75,6 +75,10 @@ def refusal_of(path: Path, content: object) -> str:
         (("labels",), [1, 2, 3, 4], "labels is [1, 2, 3, 4], expected a list of texts"),
         (("mean",), [0.5], "mean and std are not given together"),
         (("memory", "planned_bytes"), -1, "memory.planned_bytes is -1"),
+        (("memory", "tflite_micro"), ..., "memory.tflite_micro is missing"),
+        (("memory", "tflite_micro", "whole"), None, "memory.tflite_micro.whole is None, expected a table"),
+        (("memory", "tflite_micro", "drop_in"), 1, "memory.tflite_micro.drop_in is 1, expected a table"),
+        (("memory", "tflite_micro", "largest_part", "tail_bytes"), 0.5, "largest_part.tail_bytes is 0.5"),
     ],
 )
 def test_what_is_wrong_is_named(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from edgepipe.errors import EngineError, ImageError
 from edgepipe.runtimes.vision.patch_stream import run_stage, run_streamed, run_whole
 from edgepipe.runtimes.vision.plan import Memory, Region, TensorFormat, Tile, VisionPlan, read_plan, write_plan
+from edgepipe.runtimes.vision.tflite_micro import TfliteMicro, TfliteMicroArena
 from edgepipe.runtimes.vision.windows import windows
 
 
@@ -33,9 +34,8 @@ def plan_of(height: int, width: int, rows: int, columns: int, halo: int, *, skip
         for high in cut(height - skipped, rows)
         for wide in cut(width, columns)
     ]
-    return VisionPlan(
-        image, stage, stage, 1, (rows, columns), tuple(tiles), "streamed", 1, 1, Memory(1, 1, None), None, None, None
-    )
+    memory = Memory(1, 1, None, TfliteMicro(TfliteMicroArena(1, 1), None, None))
+    return VisionPlan(image, stage, stage, 1, (rows, columns), tuple(tiles), "streamed", 1, 1, memory, None, None, None)
 
 
 def image_of(plan: VisionPlan, seed: int = 0) -> np.ndarray:
