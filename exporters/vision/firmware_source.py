@@ -133,9 +133,9 @@ class _Writer:
         rows = "".join(f"    {{{patch.function}, {patch.offset}, {patch.nbytes}}},\n" for patch in patches)
         program = "\n".join(
             [
-                f"/* {title}, as edgepipe lays it out. An inference runs ep_tiles, at the end of this file, in order, each",
-                " * after its window of the image was written to its place in the arena, and then ep_tail. Every tensor",
-                " * has its place there; constants.h has the layers' parameters and the weights. */",
+                f"/* {title}, as edgepipe lays it out. An inference runs ep_tiles, at the end of this file, in order,",
+                " * each after its window of the image was written to its place in the arena, and then ep_tail. Every",
+                " * tensor has its place there; constants.h has the layers' parameters and the weights. */",
                 '#include "constants.h"',
                 '#include "model_parts.h"\n',
                 "_Alignas(16) int8_t ep_arena[EDGEPIPE_ARENA_BYTES];\n",
