@@ -6,8 +6,10 @@ import random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from edgepipe.exporters.vision.axis_profile import axis_profile, looks_the_same
+from edgepipe.exporters.vision.axis_profile import MOST_PARTS, axis_profile, looks_the_same, part_counts
 from edgepipe.exporters.vision.patches import PatchPlan
 from edgepipe.exporters.vision.plan_bounds import plan_bounds
 from edgepipe.exporters.vision.search import lay_out
@@ -40,3 +42,24 @@ def test_one_profile_serves_for_rows_and_columns_that_are_alike(mobilenet_v2, ra
     assert looks_the_same(graph, 13)
     np.testing.assert_array_equal(axis_profile(graph, 13, 1).extents, axis_profile(graph, 13, 2).extents)
     assert not all(looks_the_same(random_graph(seed), 1) for seed in range(10))
+
+
+@given(st.integers(1, 2**16))
+def test_no_number_of_parts_is_left_out_that_makes_smaller_parts(size):
+    counts = part_counts(size)
+    assert counts == sorted(set(counts))
+    assert set(range(1, min(size, 64) + 1)) <= set(counts)
+    for parts in range(1, min(size, MOST_PARTS) + 1):
+        largest = -(-size // parts)
+        assert any(count <= parts and -(-size // count) <= largest for count in counts)
+
+
+@pytest.mark.parametrize("size", [1024, 2047])
+def test_large_images_have_no_more_grids_than_small_ones(layer_stack, size):
+    graph = layer_stack(size, [("conv", 8, 3, 1, None), ("conv", 8, 3, 2, None), ("mean",)])
+    for bounds in plan_bounds(graph, "streamed"):
+        assert bounds.arena.shape == bounds.macs.shape == (len(bounds.rows), len(bounds.columns))
+        assert bounds.rows[-1] <= MOST_PARTS
+        plan = lay_out(graph, PatchPlan(bounds.split, int(bounds.rows[-1]), 3))
+        assert bounds.arena[-1, 2] <= plan.arena_bytes
+        assert bounds.macs[-1, 2] == plan.macs
