@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 
 from edgepipe.devices.mcu_frames import Frame, Kind, Refusal
-from edgepipe.devices.mcu_line import McuLine, Refused
+from edgepipe.devices.mcu_line import ANSWER_S, SILENCE_S, McuLine, Refused
 from edgepipe.errors import DeviceUnreachable
 from edgepipe.runtimes.vision.plan import VisionPlan
 from edgepipe.runtimes.vision.windows import Image, whole_image, windows
@@ -214,11 +214,13 @@ class Mcu:
         )
 
 
-def open_mcu(port: str, baud: int, model_hash: str | None) -> Mcu:
-    """The board on a serial port, or on any URL that pyserial opens.
+def open_mcu(port: str, baud: int, model_hash: str | None, *, slowness: float = 1.0) -> Mcu:
+    """The board on a serial port, or on any URL that pyserial opens; as `McuLine` and `Mcu` take them.
+
+    ``slowness``: how many times longer than usual to wait for it.
 
     Raises:
         DeviceUnreachable: there is none, it is silent, or runs another model.
         MissingExtra: pyserial is not installed.
     """
-    return Mcu(McuLine(port, baud), model_hash)
+    return Mcu(McuLine(port, baud, answer_s=ANSWER_S * slowness, silence_s=SILENCE_S * slowness), model_hash)

@@ -63,11 +63,11 @@ def decode(piece: bytes) -> Frame | None:
     if content is None or len(content) < _HEADER.size + _CRC.size:
         return None
     checked, crc = content[: -_CRC.size], content[-_CRC.size :]
-    *fields, length = _HEADER.unpack_from(checked)
+    kind, session, sequence, tile, offset, length = _HEADER.unpack_from(checked)
     payload = checked[_HEADER.size :]
     if len(payload) != length or zlib.crc32(checked) != _CRC.unpack(crc)[0]:
         return None
-    return Frame(*fields, payload)
+    return Frame(kind, session, sequence, tile, offset, payload)
 
 
 def stuff(content: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import monotonic
@@ -11,6 +12,8 @@ from edgepipe.devices.mcu_frames import ANSWER, Frame, FrameReader, Kind, Refusa
 from edgepipe.errors import DeviceUnreachable, MissingExtra
 
 BAUD = 115200
+ANSWER_S = 0.25
+SILENCE_S = 5.0
 
 # A piece of a window: long ones need fewer answers, short ones survive a bad line.
 LONGEST_PIECE, SHORTEST_PIECE = 512, 16
@@ -48,8 +51,8 @@ class McuLine:
         port: str,
         baud: int = BAUD,
         *,
-        answer_s: float = 0.25,
-        silence_s: float = 5.0,
+        answer_s: float = ANSWER_S,
+        silence_s: float = SILENCE_S,
         compute_s: float = 120.0,
         most_tries: int = 60,
     ) -> None:
@@ -172,8 +175,9 @@ class McuLine:
 
 
 def _reason(error: Exception) -> str:
-    """What the system said, without pyserial's wrapping."""
-    return (getattr(error, "strerror", None) or str(error)).strip().partition("\n")[0]
+    """What the system said, out of what pyserial has wrapped around it."""
+    said = re.findall(r"\[Errno \d+\] ([^:'\[]+)", str(error))
+    return str(said[-1]) if said else str(error).strip().partition("\n")[0]
 
 
 def _ports_hint() -> str:

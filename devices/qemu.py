@@ -26,6 +26,9 @@ QEMU = "qemu-system-arm"
 _ICOUNT_SHIFT = 0
 INSTRUCTIONS_PER_US = 1000 >> _ICOUNT_SHIFT
 
+# An emulated board may wait for a processor of this computer.
+SLOWNESS = 12.0
+
 # A process that breaks a connection by ending has ended so soon after.
 _GRACE_S = 0.5
 
@@ -87,7 +90,8 @@ class Emulator:
         self._process.kill()
         _, said = self._process.communicate()
         if ended and isinstance(error, DeviceUnreachable):
-            reason = said.decode(errors="replace").strip().partition("\n")[0] or f"code {self._process.returncode}"
+            lines = [line for line in said.decode(errors="replace").splitlines() if line and " info: " not in line]
+            reason = lines[0] if lines else f"code {self._process.returncode}"
             raise DeviceUnreachable(f"{QEMU} has ended ({reason}): see that it emulates {self.board.qemu}") from error
 
 

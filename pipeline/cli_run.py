@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from edgepipe.errors import ContextError, EdgepipeError
 from edgepipe.pipeline.cli import INTERRUPTED
+from edgepipe.pipeline.cli_run_board import check_device_flags, device_flags, image_on_board, print_guesses
 from edgepipe.pipeline.decode_flags import TEXT_FLAGS, decode_flags, decode_options
 
 # Classes that are printed of an image, without --top-k.
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 )
 @click.option("--whole", is_flag=True, help="Run the image at once, not patch by patch.")
 @click.option("--exact", is_flag=True, help="litert: TFLite's reference kernels, to the byte.")
+@device_flags
 @click.option("--verify", is_flag=True, help="Replay the bundle's golden outputs on this device instead.")
 @click.option("--max-new-tokens", "-n", type=click.IntRange(min=1), default=256, show_default=True)
 @click.option("--stop", multiple=True, help="Text that ends the answer; may be given several times.")
@@ -55,6 +57,8 @@ def command(
     image: Path | None,
     whole: bool,
     exact: bool,
+    device: str | None,
+    baud: int | None,
     verify: bool,
     max_new_tokens: int,
     stop: tuple[str, ...],
@@ -76,12 +80,16 @@ def command(
         raise click.UsageError(f"--exact is an option of litert, and --engine is {flags['engine']}: leave one out")
     if image is None and (whole or exact):
         raise click.UsageError("--whole and --exact belong to an --image FILE")
+    engine_flags = {"whole": whole, "exact": exact, "engine": flags["engine"], "threads": flags["threads"]}
+    check_device_flags(device, baud, image, engine_flags)
     if chat and (prompt or file or as_json):
         raise click.UsageError("--chat reads its prompts from stdin: leave out PROMPT, --file and --json")
     if verify and (chat or prompt or file):
         raise click.UsageError("--verify has prompts of its own: leave out PROMPT, --file and --chat")
     if prompt is not None and file:
         raise click.UsageError("the prompt is given twice: leave out PROMPT or --file")
+    if image is not None and device is not None:
+        return image_on_board(bundle, image, device, baud, flags["top_k"] or TOP_CLASSES, as_json)
     from edgepipe.pipeline.bundle import Bundle
 
     opened = Bundle.open(bundle)
@@ -203,11 +211,7 @@ def _image(bundle: Bundle, image: Path, flags: dict[str, Any], whole: bool, exac
     if as_json:
         click.echo(json.dumps(found.to_json(), ensure_ascii=False))
         return 0
-    for guess in found.top:
-        click.echo(f"{guess.score:8.4f}  {guess.label or f'class {guess.index}'}")
-    if not found.top:
-        shape = "x".join(map(str, found.output.shape))
-        click.echo(f"{shape} values from {found.output.min():g} to {found.output.max():g}: --json prints them")
+    print_guesses(found)
     patches = "at once" if found.grid == (1, 1) else f"in {found.grid[0]}x{found.grid[1]} patches"
     click.echo(f"{found.engine}, {patches}, {found.run_ms:.1f} ms with loading", err=True)
     return 0

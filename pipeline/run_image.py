@@ -13,6 +13,7 @@ import numpy as np
 from edgepipe.errors import RecipeError
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.vision_session import VisionOptions, VisionSession
+from edgepipe.runtimes.vision.plan import VisionPlan
 from edgepipe.runtimes.vision.windows import Image
 
 if TYPE_CHECKING:
@@ -84,22 +85,31 @@ def run_image(
 
 def answer(session: VisionSession, image: str | os.PathLike[str] | PillowImage | Image, top_k: int) -> ImageAnswer:
     """`run_image` with an open session."""
-    if type(top_k) is not int or top_k < 1:
-        raise RecipeError(f"top_k is {top_k!r}: expected 1 or more")
+    check_top_k(top_k)
     plan = session.plan
     codes = session.read(image)
     begin = perf_counter_ns()
     output = session.run(codes)
     run_ms = (perf_counter_ns() - begin) / 1e6
-    top: list[Guess] = []
-    if plan.num_classes is not None:
-        scores = plan.output.real(output).ravel()
-        for index in np.argsort(-scores, kind="stable")[:top_k].tolist():
-            top.append(Guess(index, plan.labels[index] if plan.labels else None, float(scores[index])))
     return ImageAnswer(
         output=output,
-        top=tuple(top),
+        top=best(plan, output, top_k),
         engine=session.engine_name,
         grid=(1, 1) if session.options.whole else plan.grid,
         run_ms=run_ms,
     )
+
+
+def check_top_k(top_k: object) -> None:
+    """Raise RecipeError if it is no number of classes."""
+    if type(top_k) is not int or top_k < 1:
+        raise RecipeError(f"top_k is {top_k!r}: expected 1 or more")
+
+
+def best(plan: VisionPlan, output: np.ndarray, top_k: int) -> tuple[Guess, ...]:
+    """The classes of highest score, the highest first; none if the output is no list of scores."""
+    if plan.num_classes is None:
+        return ()
+    scores = plan.output.real(output).ravel()
+    order = np.argsort(-scores, kind="stable")[:top_k].tolist()
+    return tuple(Guess(index, plan.labels[index] if plan.labels else None, float(scores[index])) for index in order)

@@ -1,0 +1,71 @@
+"""The part of `edgepipe run` that has a microcontroller do the work: parse, call `run_on_board`, print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def device_flags(command: Command) -> Command:
+    """Add --device and --baud."""
+    device = click.option(
+        "--device", metavar="DEVICE", help="Run the image on a board: mcu:PORT, or qemu:BOARD for an emulated one."
+    )
+    baud = click.option("--baud", type=click.IntRange(min=1), help="Of the board's serial port.  [115200]")
+    return device(baud(command))
+
+
+def check_device_flags(device: str | None, baud: int | None, image: Path | None, others: dict[str, Any]) -> None:
+    """See that they stand with an image, and without ``others``, options of this computer's engines.
+
+    Raises:
+        click.UsageError: they do not.
+    """
+    if image is None and (device or baud):
+        raise click.UsageError("--device and --baud belong to an --image FILE")
+    if baud and not (device or "").startswith("mcu:"):
+        raise click.UsageError("--baud belongs to a --device mcu:PORT")
+    given = [name for name, value in others.items() if value]
+    if device and given:
+        raise click.UsageError(f"--device runs the firmware, --{given[0]} is of an engine here: leave one out")
+
+
+def image_on_board(bundle: Path, image: Path, device: str, baud: int | None, top_k: int, as_json: bool) -> int:
+    """Print what a board says of an image."""
+    from edgepipe.pipeline.run_on_board import run_on_board
+
+    found = run_on_board(bundle, image, device, baud=baud, top_k=top_k)
+    if as_json:
+        click.echo(json.dumps(found.to_json(), ensure_ascii=False))
+        return 0
+    print_guesses(found)
+    if found.instructions is not None:
+        work = f"{found.instructions / 1e6:.1f} million instructions"
+    else:
+        work = f"{(found.compute_us or 0) / 1000:.1f} ms of computing"
+    parts = [
+        device,
+        f"{found.patches} patch{'es' if found.patches > 1 else ''}",
+        work,
+        f"{found.run_ms:.0f} ms in all",
+        f"{found.line.bytes_sent} bytes sent, {found.line.frames_resent} frames again",
+        f"arena {found.memory.arena_peak_bytes} of {found.memory.arena_bytes} bytes",
+        f"stack {found.memory.stack_peak_bytes} of {found.memory.stack_bytes}",
+    ]
+    click.echo(" · ".join(parts), err=True)
+    return 0
+
+
+def print_guesses(found: Any) -> None:
+    """The classes of an `ImageAnswer` or a `BoardImageAnswer`, or what else its output is."""
+    for guess in found.top:
+        click.echo(f"{guess.score:8.4f}  {guess.label or f'class {guess.index}'}")
+    if not found.top:
+        shape = "x".join(map(str, found.output.shape))
+        click.echo(f"{shape} values from {found.output.min():g} to {found.output.max():g}: --json prints them")
