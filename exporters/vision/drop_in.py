@@ -64,7 +64,7 @@ def find_drop_in(graph: Graph, max_macs: float) -> DropIn | None:
 
 def _candidates(graph: Graph, max_macs: float, limit: float) -> Iterator[tuple[int, PatchPlan]]:
     """Plans that may have an arena of ``limit`` bytes or less, each with a lower bound of its arena."""
-    (image,) = graph.inputs
+    image = graph.inputs[0]
     for point in split_points(graph):
         stage, tail = halves(graph, point)
         stitched = graph.tensors[tail.inputs[0]]
