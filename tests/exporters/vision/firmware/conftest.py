@@ -92,9 +92,13 @@ class HostModel:
 
 @dataclass(frozen=True, eq=False)
 class Emulated:
-    """What a board in QEMU answered, and what it and its linker tell of memory. All but outputs in bytes."""
+    """What a board in QEMU answered, and what it and its linker tell of memory, in bytes.
+
+    ``layers``: ``[N, 2]``, calls and microseconds of each layer if the firmware was built to count them.
+    """
 
     outputs: list[np.ndarray]
+    layers: np.ndarray
     stack_peak: int
     arena_peak: int
     stack: int
@@ -157,16 +161,24 @@ def emulate(make_firmware: Callable[..., Path]) -> Callable[..., Emulated]:
         pieces = [window.tobytes() for image in images for window in windows(model, arena, image)]
         (folder / "windows.bin").write_bytes(b"".join(pieces))
         command = [qemu, "-M", str(board.qemu), "-nographic", "-monitor", "none", "-serial", "none"]
-        command += ["-semihosting-config", "enable=on,target=native", "-kernel", "build/firmware.elf"]
+        command += [
+            "-icount",
+            "shift=6",
+            "-semihosting-config",
+            "enable=on,target=native",
+            "-kernel",
+            "build/firmware.elf",
+        ]
         subprocess.run(command, cwd=folder, check=True, timeout=600)
         answers, tensor = (folder / "answers.bin").read_bytes(), output_of(model)
-        assert len(answers) == len(images) * tensor.nbytes + 12
+        end = len(images) * tensor.nbytes
         outputs = [
             np.frombuffer(answers, tensor.dtype, tensor.nbytes, number * tensor.nbytes).reshape(tensor.shape)
             for number in range(len(images))
         ]
-        peaks = np.frombuffer(answers[-12:], "<u4").tolist()
-        return Emulated(outputs, *peaks, (folder / "build/firmware.map").read_text())
+        *layers, stack_peak, arena_peak, stack = np.frombuffer(answers[end:], "<u4").tolist()
+        counted = np.array(layers, np.int64).reshape(-1, 2)
+        return Emulated(outputs, counted, stack_peak, arena_peak, stack, (folder / "build/firmware.map").read_text())
 
     return run
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,17 @@ import pytest
 from edgepipe.devices.boards import boards, find_board
 from edgepipe.errors import DoesNotFit
 from edgepipe.exporters.vision.arena import plan_arena
+from edgepipe.exporters.vision.call_list import call_list
 from edgepipe.exporters.vision.firmware import write_firmware
 from edgepipe.exporters.vision.fold_pads import fold_pads
 from edgepipe.exporters.vision.graph import Graph
 from edgepipe.exporters.vision.patch_split import split
+from edgepipe.exporters.vision.patches import PatchPlan
 from edgepipe.exporters.vision.read_tflite import read_tflite
+from edgepipe.exporters.vision.receptive_field import split_points
 from edgepipe.exporters.vision.search import RESERVE_BYTES, find_plans
 from edgepipe.exporters.vision.source import open_vision
+from edgepipe.exporters.vision.split_arena import plan_split_arena
 
 EMULATED = ("netduinoplus2", "mps2-an500", "mps3-an547")
 # Cortex-M4 with room for more than a megabyte of weights.
@@ -64,6 +69,28 @@ def agree(board: Any, model: Any, arena: Any, graph: Graph, emulate: Any, refere
 def test_random_network(name: str, random_graph: Any, emulate: Any, reference: Any, check_memory: Any) -> None:
     graph = random_graph(0)
     agree(find_board(name), graph, plan_arena(graph), graph, emulate, reference, check_memory)
+
+
+@pytest.mark.parametrize("name", EMULATED)
+def test_layers_are_timed(name: str, random_graph: Any, emulate: Any) -> None:
+    """A layer runs once for each tile of its kind and image, and the time of all of them is most of an inference's."""
+    graph = random_graph(0)
+    model = split(graph, PatchPlan(split_points(graph)[0], 3, 1))
+    arena, images = plan_split_arena(model), images_for(graph)
+    emulated = emulate(find_board(name), model, arena, images, "DEFINES=-DEDGEPIPE_PROFILE")
+    calls, microseconds = emulated.layers.T
+    tiles = Counter(tile.graph for tile in model.tiles)
+    expected = [
+        tiles[key] * len(images)
+        for key, tile_graph in model.tile_graphs.items()
+        for _ in call_list(tile_graph, arena.tiles[key])
+    ]
+    expected += [len(images) for _ in call_list(model.tail, arena.tail)]
+    assert calls.tolist() == expected
+    macs = model.tail.macs + sum(model.tile_graphs[tile.graph].macs for tile in model.tiles)
+    emulated_us_per_instruction = 0.064
+    assert microseconds.sum() > len(images) * macs / 16 * emulated_us_per_instruction
+    assert (microseconds > 0).mean() > 0.5
 
 
 @pytest.mark.slow
