@@ -19,8 +19,8 @@ DTYPES = ("int8", "uint8", "float32")
 MODES = ("streamed", "resident")
 # No image of a microcontroller has more rows, columns or channels.
 LARGEST_SIDE = 2**16
-# Nor more elements: 4096 x 4096 in grey. Activations may have more channels.
-MAX_IMAGE_ELEMENTS = 2**24
+# Nor more elements: 1280 x 960 pixels in colour are fewer. Activations may have more channels.
+MAX_IMAGE_ELEMENTS = 2**22
 MAX_TENSOR_ELEMENTS = 2**26
 
 

@@ -178,7 +178,7 @@ def test_names_in_a_program_are_never_code(members: Members, tmp_path: Path) -> 
         ("models/", '"torch.ops.aten.softmax.int"', '"torch.ops.aten.softmax.__init__"', "this torch does not know"),
         ("models/", '"torch.ops.aten.softmax.int"', '"os.system"', "has the operation 'os.system'"),
         ("models/", '"as_int": 16', '"as_expr": {"expr_str": "1"}', "has dynamic shapes"),
-        ("models/", '"as_int": 16', '"as_int": 65536', "expected at most 16777216 elements"),
+        ("models/", '"as_int": 16', '"as_int": 65536', "expected at most 4194304 elements"),
         ("models/", '"as_bool": false', '"as_bool": true', "exported in training mode: call model.eval()"),
         ("models/", '"as_bool": false', '"as_operator": "os.system"', "takes an argument 'as_operator'"),
         ("models/", '"graph_module"', '"graph_modules"', "cannot be read as an exported program"),
