@@ -29,7 +29,7 @@ PRECISIONS = ["auto", "fp32", "int8", "int4"]
 @click.option("--symmetric/--asymmetric", default=None, help="Whether zero points are fixed.  [asymmetric]")
 @click.option("--vision", metavar="MODEL", help="Vision model: digits, a .tflite, .onnx or .pt2 file, mobilenet_v2 ...")
 @click.option("--weights", metavar="FILE", help="State dict of a vision model that is built in or a module.py:factory.")
-@click.option("--calibration", metavar="FOLDER", help="Images that the vision model is quantised with.")
+@click.option("--calibration", metavar="FOLDER", help="Images, or .npy files, that it is quantised with.")
 @click.option("--labels", metavar="FILE", help="Names of its classes, one on each line.")
 @click.option("--sram", metavar="SIZE", help="SRAM that it must fit into, as in 192K.  [least for 10 % more work]")
 @click.option("--flash", metavar="SIZE", help="Flash for weights and requantisation tables, as in 1M.")
@@ -70,6 +70,11 @@ def command(
 
     Options are laid over the recipe file; those of the target apply to the draft too. The bundle
     appears when it is whole: an export that fails, is killed, or does not pass validation (exit code 3) leaves none.
+
+    Progress is shown on a terminal only. Of the formats of a vision model, executorch takes a few minutes to lower.
+
+    A .npy file in the calibration FOLDER holds one image of the model's size, or several: uint8 pixels, or
+    floating-point real values, as pixels are normalised to (0 to 1 without mean and std).
 
     \b
     edgepipe export --target smollm2-135m -o smollm2
