@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -19,7 +20,9 @@ SILENCE_S = 5.0
 LONGEST_PIECE, SHORTEST_PIECE = 512, 16
 # So many requests in a row must be answered at once before pieces get longer again.
 _CALM = 32
-_POLL_S = 0.01
+_POLL_S = 0.002
+# A frame without payload, as it goes over the line.
+_SHORT_FRAME = 27
 # Bits that a byte takes on the line: start, eight, stop.
 _BITS = 10
 
@@ -64,7 +67,7 @@ class McuLine:
             answer_s: seconds to wait for an answer, besides the time that its bytes take, before asking again.
             silence_s: seconds without a sound from the board after which it counts as silent.
             compute_s: seconds that a board may compute.
-            most_tries: how often a request is sent before the line counts as too bad.
+            most_tries: how often a request may fail, with a sound from the board, before the line counts as too bad.
 
         Raises:
             DeviceUnreachable: the port is not there or is in use.
@@ -81,6 +84,7 @@ class McuLine:
         self._sequence = 0
         self._calm = 0
         self._reader = FrameReader()
+        self._received: deque[Frame] = deque()
         self._failures = (serial.SerialException, OSError)
         try:
             self._serial: Any = serial.serial_for_url(port, baudrate=baud, timeout=_POLL_S, write_timeout=silence_s)
@@ -102,24 +106,29 @@ class McuLine:
             DeviceUnreachable: it is silent, busy for too long or unplugged, or the line is too bad.
         """
         first = self._sequence + 1
-        wait_s, heard, busy_since = self.answer_s, monotonic(), None
-        for _ in range(self.most_tries):
-            sent = self._send(request(), again=self._sequence >= first)
-            patience = wait_s + _BITS * (sent + 2 * LONGEST_PIECE) / self.baud
-            for frame in self._frames(monotonic() + patience):
+        wait_s, heard, busy_since, failures = self.answer_s, monotonic(), None, 0
+        while failures < self.most_tries:
+            heard_before = heard
+            sent_s = self._seconds(self._send(request(), again=self._sequence >= first))
+            passed_on = monotonic() + sent_s
+            deadline = passed_on + wait_s + self._seconds(2 * LONGEST_PIECE)
+            while (frame := self._next_frame(deadline)) is not None:
                 heard = monotonic()
                 if frame.kind == Kind.DAMAGED and busy_since is None:
-                    break
-                if not first <= frame.sequence <= self._sequence:
+                    # A board is deaf while it tells of damage, which it may do once more at the end of this request.
+                    deadline = min(deadline, max(heard, passed_on) + self._seconds(_SHORT_FRAME))
+                elif not first <= frame.sequence <= self._sequence:
                     continue
-                if frame.kind == Kind.BUSY:
+                elif frame.kind == Kind.BUSY:
                     busy_since = busy_since or heard
+                    deadline = max(deadline, heard + wait_s)
                 elif frame.kind == Kind.REFUSED:
                     raise Refused(frame.payload[0] if frame.payload else Refusal.UNKNOWN)
                 elif frame.kind >= ANSWER:
                     self._recover()
                     return frame
             self._suffer()
+            failures += heard > heard_before
             if busy_since is not None:
                 wait_s *= 2
                 if monotonic() - busy_since > self.compute_s:
@@ -147,18 +156,23 @@ class McuLine:
         self.statistics.frames_resent += again
         return len(content)
 
-    def _frames(self, deadline: float) -> Iterator[Frame]:
-        """Frames as they come, until the deadline."""
-        while True:
+    def _next_frame(self, deadline: float) -> Frame | None:
+        """The next frame that comes before the deadline."""
+        while not self._received:
             try:
-                received = self._serial.read(max(1, self._serial.in_waiting))
+                content = self._serial.read(max(1, self._serial.in_waiting))
             except self._failures as error:
                 raise self._unplugged(error) from error
-            self.statistics.bytes_received += len(received)
-            yield from self._reader.take(received)
+            self.statistics.bytes_received += len(content)
+            self._received.extend(self._reader.take(content))
             self.statistics.frames_damaged = self._reader.damaged
-            if monotonic() > deadline:
-                return
+            if not content and monotonic() > deadline:
+                return None
+        return self._received.popleft()
+
+    def _seconds(self, size: int) -> float:
+        """How long so many bytes are on the line."""
+        return _BITS * size / self.baud
 
     def _suffer(self) -> None:
         self._calm = 0

@@ -25,10 +25,9 @@ from edgepipe.runtimes.vision.plan import Region, TensorFormat, Tile, VisionPlan
 pytest.importorskip("serial")
 
 
-def connected(port: str, model_hash: str | None = None, **patience: float) -> Mcu:
+def connected(port: str, model_hash: str | None = None, *, baud: int = 10**7, silence_s: float = 3.0) -> Mcu:
     """A board on a line that waits no longer than a process takes to answer."""
-    options: dict[str, float] = {"answer_s": 0.02, "silence_s": 3.0} | patience
-    return Mcu(McuLine(port, 10**7, **options), model_hash)  # type: ignore[arg-type]
+    return Mcu(McuLine(port, baud, answer_s=0.02, silence_s=silence_s), model_hash)
 
 
 def plan_of(fake: ModuleType, tiles: int) -> VisionPlan:
@@ -85,6 +84,14 @@ def test_windows_of_an_image(fake: ModuleType, board_program: Path) -> None:
 @pytest.mark.parametrize("rate", [1e-3, 1e-2])
 def test_a_bad_line(fake: ModuleType, board_program: Path, rate: float) -> None:
     run_on_bad_line(fake, board_program, 40, rate, seed=1)
+
+
+@pytest.mark.parametrize("rate", [0, 1e-3, 5e-3])
+def test_a_board_that_is_deaf_while_it_sends(fake: ModuleType, board_program: Path, rate: float) -> None:
+    patches = fake.noise(8)
+    board = fake.FakeBoard(board_program, 8, rate=rate, seed=2, deaf=True)
+    with board, connected(board.port, baud=115200) as mcu:
+        assert mcu.infer(lambda: patches)[0] == fake.expected_output(patches)
 
 
 @pytest.mark.slow
@@ -254,6 +261,25 @@ def test_frames_in_disorder(fake: ModuleType, board_program: Path, seed: int) ->
     for frame in outputs:
         right = fake.expected_output(images[frame.session])
         assert frame.payload == right[frame.offset : frame.offset + 200]
+
+
+def test_an_inference_that_has_begun_goes_on(fake: ModuleType, board_program: Path) -> None:
+    """Whoever begins it again by its name is told where it has come to."""
+    patches = fake.noise(6)
+    frames = Requests(fake, 5, patches).frames
+    order = [frame for request in frames for frame in (request, frames[0])]
+    stream = b"".join(map(encode, order))
+    done = subprocess.run([board_program], input=stream, capture_output=True, env=os.environ | {"TILES": "6"})
+    answers = [frame for frame in FrameReader().take(done.stdout) if frame.kind != Kind.BUSY]
+    assert b"".join(frame.payload for frame in answers if frame.kind == Kind.OUTPUT + ANSWER) == fake.expected_output(
+        patches
+    )
+    for request, answer in zip(order[::2], answers[1::2], strict=True):
+        assert answer.kind == Kind.BEGIN + ANSWER
+        if request.kind == Kind.PATCH:
+            assert (answer.tile, answer.offset) == (request.tile, request.offset + len(request.payload))
+        if request.kind == Kind.RUN:
+            assert (answer.tile, answer.offset) == (min(request.tile + 1, 6), 0)
 
 
 @pytest.mark.parametrize("seed", range(4))

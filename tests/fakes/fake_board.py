@@ -86,10 +86,15 @@ class Faults:
 
 
 class FakeBoard:
-    """A running board at ``port``, a URL for pyserial. ``to_board`` and ``to_host`` are its line's two directions."""
+    """A running board at ``port``, a URL for pyserial. ``to_board`` and ``to_host`` are its line's two directions.
 
-    def __init__(self, program: Path, tiles: int = 1000, *, rate: float = 0.0, seed: int = 0) -> None:
-        self.program, self.tiles = program, tiles
+    A ``deaf`` one hears nothing while it sends; its line takes the time of 115200 baud.
+    """
+
+    def __init__(
+        self, program: Path, tiles: int = 1000, *, rate: float = 0.0, seed: int = 0, deaf: bool = False
+    ) -> None:
+        self.program, self.tiles, self.deaf = program, tiles, deaf
         self.to_board, self.to_host = Faults(rate, seed), Faults(rate, seed + 1)
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = f"socket://127.0.0.1:{self._server.getsockname()[1]}"
@@ -126,7 +131,7 @@ class FakeBoard:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            env=os.environ | {"TILES": str(self.tiles)},
+            env=os.environ | {"TILES": str(self.tiles)} | ({"DEAF": "1"} if self.deaf else {}),
         )
 
     def _serve(self) -> None:
@@ -147,11 +152,15 @@ class FakeBoard:
                 return
             if not received:
                 return
-            try:
-                assert self.process.stdin is not None
-                self.process.stdin.write(self.to_board(received))
-            except OSError:  # it is being reset
-                continue
+            size = 8 if self.deaf else len(received)
+            for begin in range(0, len(received), size):
+                if self.deaf:
+                    time.sleep(size * 10 / 115200)
+                try:
+                    assert self.process.stdin is not None
+                    self.process.stdin.write(self.to_board(received[begin : begin + size]))
+                except OSError:  # it is being reset
+                    break
 
     def _talk(self, client: socket.socket) -> None:
         while True:

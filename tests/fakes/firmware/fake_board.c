@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "board.h"
@@ -28,9 +29,26 @@ int edgepipe_getchar(void)
     return byte;
 }
 
+static int is_deaf(void)
+{
+    static int deaf = -1;
+    if (deaf < 0)
+        deaf = getenv("DEAF") != NULL;
+    return deaf;
+}
+
+/* A deaf board sends at 115200 baud and loses what comes meanwhile, as one does that polls a port without a buffer. */
 void edgepipe_putchar(int byte)
 {
     putchar(byte);
+    if (!is_deaf())
+        return;
+    fflush(stdout);
+    nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    struct pollfd port = {.fd = STDIN_FILENO, .events = POLLIN};
+    uint8_t lost[4096];
+    if (poll(&port, 1, 0) == 1 && (port.revents & POLLIN) && read(STDIN_FILENO, lost, sizeof lost) <= 0)
+        exit(0);
 }
 
 uint32_t edgepipe_microseconds(void)
