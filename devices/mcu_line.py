@@ -83,6 +83,7 @@ class McuLine:
         self.piece_bytes = LONGEST_PIECE
         self._sequence = 0
         self._calm = 0
+        self._computed_s = 0.0  # The longest that the board has computed for a request.
         self._reader = FrameReader()
         self._received: deque[Frame] = deque()
         self._failures = (serial.SerialException, OSError)
@@ -121,19 +122,23 @@ class McuLine:
                     continue
                 elif frame.kind == Kind.BUSY:
                     busy_since = busy_since or heard
-                    deadline = max(deadline, heard + wait_s)
+                    deadline = max(deadline, heard + wait_s + self._computed_s)
                 elif frame.kind == Kind.REFUSED:
                     raise Refused(frame.payload[0] if frame.payload else Refusal.UNKNOWN)
                 elif frame.kind >= ANSWER:
-                    self._recover()
+                    if frame.sequence == first and busy_since is not None:
+                        self._computed_s = max(self._computed_s, heard - busy_since)
+                    if self._sequence == first:
+                        self._recover()
                     return frame
-            self._suffer()
             failures += heard > heard_before
             if busy_since is not None:
                 wait_s *= 2
                 if monotonic() - busy_since > self.compute_s:
                     raise DeviceUnreachable(f"{self.port} has computed for {self.compute_s:g} s: reset the board")
-            elif monotonic() - heard > self.silence_s:
+                continue
+            self._suffer()
+            if monotonic() - heard > self.silence_s:
                 raise DeviceUnreachable(
                     f"{self.port} does not answer at {self.baud} baud: see that the board is on, that its baud rate is "
                     f"this one and that it runs the bundle's firmware"

@@ -94,6 +94,27 @@ def test_a_board_that_is_deaf_while_it_sends(fake: ModuleType, board_program: Pa
         assert mcu.infer(lambda: patches)[0] == fake.expected_output(patches)
 
 
+def test_a_board_that_takes_its_time(fake: ModuleType, board_program: Path) -> None:
+    patches = fake.noise(6)
+    with fake.FakeBoard(board_program, 6, compute_ms=60) as board, connected(board.port) as mcu:
+        pieces = mcu.line.piece_bytes
+        assert mcu.infer(lambda: patches)[0] == fake.expected_output(patches)
+        assert mcu.line.piece_bytes == pieces  # waiting says nothing of the line
+        resent = mcu.line.statistics.frames_resent
+        assert mcu.infer(lambda: patches)[0] == fake.expected_output(patches)
+        assert mcu.line.statistics.frames_resent - resent <= 1  # it knows by now how long the board takes
+
+
+def test_a_board_that_computes_for_ever(fake: ModuleType, board_program: Path) -> None:
+    with fake.FakeBoard(board_program, 6, compute_ms=10**6) as board:
+        line = McuLine(board.port, 10**7, answer_s=0.02, compute_s=0.2)
+        with (
+            Mcu(line, None) as mcu,
+            pytest.raises(DeviceUnreachable, match=r"has computed for 0.2 s: reset the board$"),
+        ):
+            mcu.infer(lambda: fake.noise(6))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 3])
 @pytest.mark.parametrize("rate", [1e-3, 1e-2])

@@ -88,13 +88,20 @@ class Faults:
 class FakeBoard:
     """A running board at ``port``, a URL for pyserial. ``to_board`` and ``to_host`` are its line's two directions.
 
-    A ``deaf`` one hears nothing while it sends; its line takes the time of 115200 baud.
+    A ``deaf`` one hears nothing while it sends; its line takes the time of 115200 baud. A tile takes ``compute_ms``.
     """
 
     def __init__(
-        self, program: Path, tiles: int = 1000, *, rate: float = 0.0, seed: int = 0, deaf: bool = False
+        self,
+        program: Path,
+        tiles: int = 1000,
+        *,
+        rate: float = 0.0,
+        seed: int = 0,
+        deaf: bool = False,
+        compute_ms: int = 0,
     ) -> None:
-        self.program, self.tiles, self.deaf = program, tiles, deaf
+        self.program, self.tiles, self.deaf, self.compute_ms = program, tiles, deaf, compute_ms
         self.to_board, self.to_host = Faults(rate, seed), Faults(rate, seed + 1)
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = f"socket://127.0.0.1:{self._server.getsockname()[1]}"
@@ -125,13 +132,16 @@ class FakeBoard:
             self._client.close()
 
     def _start(self) -> None:
+        environment = {"TILES": str(self.tiles), "COMPUTE_MS": str(self.compute_ms)}
+        if self.deaf:
+            environment["DEAF"] = "1"
         self.process = subprocess.Popen(
             [self.program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            env=os.environ | {"TILES": str(self.tiles)} | ({"DEAF": "1"} if self.deaf else {}),
+            env=os.environ | environment,
         )
 
     def _serve(self) -> None:
