@@ -76,8 +76,10 @@ def int4_bundle(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPa
 
 def test_it_holds_what_a_device_needs_and_no_more(device: Device) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    wanted = [re.split(r"[^\w]", requirement)[0] for extra in ("tokenizers", "export") for requirement in extras[extra]]
-    assert {"torch", "transformers", "tokenizers", "onnx"} <= set(wanted)
+    required = [requirement for extra in ("tokenizers", "export") for requirement in extras[extra]]
+    wanted = [re.split(r"[^\w-]", requirement)[0].replace("-", "_") for requirement in required]
+    assert {"torch", "transformers", "tokenizers", "onnx", "ai_edge_litert"} <= set(wanted)
+    wanted.remove("flatbuffers")  # onnxruntime brings it
     look = "import sys, importlib.util as u; print([name for name in sys.argv[1:] if u.find_spec(name)])"
     assert device.python("-c", look, *wanted, "click").stdout == "['click']\n"
     found = device.python("-c", "import onnxruntime; print(onnxruntime.__version__)").stdout

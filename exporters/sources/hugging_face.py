@@ -193,7 +193,7 @@ def _locate_tensors(folder: Path, name: str) -> dict[str, Path]:
     elif (folder.parent / "edgepipe.json").is_file():
         advice = "it is a part of a bundle, which is exported already; export what the bundle was made from"
     else:
-        advice = "download its weights, too"
+        advice = "download its weights, too; where it has other formats only, convert them with transformers"
     raise UnsupportedModel(f"{name} has no model.safetensors in {folder}: {advice}")
 
 
