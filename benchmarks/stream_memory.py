@@ -3,8 +3,8 @@
 Samples 20,000 tokens one by one under a 512-token budget, once with `h2o` and once with `window`, each in a process of
 its own, and reads the resident memory every 500 tokens. Growth is counted from token 2,000 on; resident memory has to
 grow by less than 5 MiB, and the bytes of keys and values have to stay the same. The process's own share of the growth
-(RssAnon) is printed beside it: the rest is the mapped file of weights, whose pages count from the moment they are first
-read (a token's row of the embeddings, a position's row of the rotation tables).
+(RssAnon) is printed beside it: the rest is pages of files, such as the mapped weights, which the engine reads in when
+it loads them.
 
 Run:   python benchmarks/stream_memory.py --bundle build/demo
 Needs: Linux (it reads /proc) and a bundle: edgepipe export --target smollm2-135m -o build/demo

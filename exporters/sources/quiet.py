@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import os
 import warnings
 from collections.abc import Iterator
+
+from edgepipe.runtimes.vision.engines.quiet import quiet
 
 
 @contextlib.contextmanager
@@ -48,12 +49,6 @@ def no_output() -> Iterator[None]:
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.redirect_stderr(io.StringIO()),
         warnings.catch_warnings(action="ignore"),
-        open(os.devnull, "wb") as nowhere,
+        quiet(),
     ):
-        terminal = os.dup(2)
-        try:
-            os.dup2(nowhere.fileno(), 2)
-            yield
-        finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)
+        yield

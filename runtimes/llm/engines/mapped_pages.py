@@ -18,10 +18,13 @@ def populate(folder: Path) -> None:
     """
     if sys.platform not in ("linux", "android"):
         return
-    madvise = ctypes.CDLL(None).madvise
     within = f" {os.path.realpath(folder)}{os.sep}"
-    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
-        ranges = [line.split(maxsplit=1)[0] for line in maps if within in line]
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+            ranges = [line.split(maxsplit=1)[0] for line in maps if within in line]
+    except OSError:  # a container without /proc
+        return
+    madvise = ctypes.CDLL(None).madvise
     for addresses in ranges:
         start, end = (int(address, 16) for address in addresses.split("-"))
         madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_POPULATE_READ)

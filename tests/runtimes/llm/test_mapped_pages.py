@@ -36,3 +36,11 @@ def test_pages_of_a_mapped_file_become_resident(tmp_path: Path) -> None:
 
 def test_a_folder_that_nothing_is_mapped_from(tmp_path: Path) -> None:
     populate(tmp_path / "missing")
+
+
+def test_a_system_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise FileNotFoundError("/proc/self/maps")
+
+    monkeypatch.setattr("builtins.open", refuse)
+    populate(tmp_path)
