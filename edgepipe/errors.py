@@ -85,3 +85,7 @@ class MeasurementUntrustworthy(EdgepipeError):
     """A gate of a measurement failed; the report is still written."""
 
     exit_code = 5
+
+
+class EdgepipeWarning(UserWarning):
+    """Something went wrong that the work goes on without; one line, as an error's message."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,10 +27,23 @@ class Draft:
 class Drafter(ABC):
     """Guesses for the target to verify. Any guess is safe: verification makes the output exact.
 
-    ``kv_bytes`` counts the bytes of keys and values that the drafter itself holds.
+    Attributes:
+        name: what the user types; figures are kept by it.
+        free: whether guesses cost next to nothing to make.
+        kv_bytes: bytes of keys and values that the drafter itself holds.
     """
 
+    name: ClassVar[str] = "drafter"
+    free: ClassVar[bool] = False
     kv_bytes: int = 0
+
+    def evidence(self, text: Sequence[int]) -> int | None:
+        """How much speaks for the first guess after ``text``, 0 or more; None if there is nothing to propose.
+
+        How often guesses are right is tracked by this figure. It is taken to grow by one from guess to guess, so that
+        a drafter for which nothing else tells is tracked by the guess's position in the draft.
+        """
+        return 0
 
     @abstractmethod
     def propose(self, text: Sequence[int], count: int) -> Draft:
