@@ -11,13 +11,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from reprlib import repr as shown
 
+import numpy as np
+
 import edgepipe
 from edgepipe.devices.probes import peak_rss_bytes
 from edgepipe.errors import RecipeError, TokenizerError, UnsupportedModel
 from edgepipe.exporters.llm.onnx import PLAIN, SCORED, write_onnx
 from edgepipe.exporters.llm.recipe import DecoderRecipe
 from edgepipe.exporters.llm.validate import validate
-from edgepipe.exporters.sources import open_source
+from edgepipe.exporters.sources import open_draft, open_source
 from edgepipe.exporters.sources.quiet import no_logs
 from edgepipe.exporters.sources.weights import DecoderWeights
 from edgepipe.pipeline.bundle import Bundle
@@ -25,6 +27,7 @@ from edgepipe.pipeline.bundle_writer import BundleDraft, write_bundle
 from edgepipe.pipeline.recipe import Recipe
 from edgepipe.pipeline.reference import write_reference
 from edgepipe.runtimes.llm.chat_template import ChatTemplate
+from edgepipe.runtimes.llm.output_vocabulary import TOKEN_IDS
 from edgepipe.runtimes.llm.tokenizer import load_tokenizer, require_same_tokenizer
 
 Progress = Callable[[float, str], None]
@@ -64,7 +67,11 @@ def export(
         raise RecipeError(f"recipe is {shown(recipe)}: expected a Recipe, or the name of a language model")
     report = progress or (lambda fraction, step: None)
     with write_bundle(destination, force) as draft:
-        sources = {name: open_source(part.source, part.revision) for name, part in recipe.decoders.items()}
+        sources: dict[str, DecoderWeights] = {}
+        if recipe.target is not None:
+            sources["target"] = open_source(recipe.target.source, recipe.target.revision)
+        if recipe.draft is not None:
+            sources["draft"] = open_draft(recipe.draft.source, sources["target"], recipe.draft.revision)
         _save_tokenizers(sources, recipe, draft.folder)
         count = len(sources) + (recipe.vision is not None)
         draft.manifest = {
@@ -115,6 +122,9 @@ def _export_decoder(
     """Write one decoder into the draft, validate it and record its golden outputs."""
     started = time.monotonic()
     folder = draft.folder / name
+    ids = weights.output_token_ids
+    if ids is not None:
+        np.save(folder / TOKEN_IDS, ids)
     written = write_onnx(weights, recipe, folder, _share(progress, 0, 2 if check else 1, "write"))
     if check:
         share = _share(progress, 1, 2, "validate")
@@ -128,6 +138,7 @@ def _export_decoder(
         "precision": written.precision,
         "formats": {"onnx": {"plain": f"{name}/{PLAIN}", "scored": f"{name}/{SCORED}"}},
         "tokenizer": f"{name}/tokenizer.json",
+        **({} if ids is None else {"output_token_ids": f"{name}/{TOKEN_IDS}"}),
         "export": {
             "seconds": round(time.monotonic() - started, 3),
             "peak_rss_bytes": peak_rss_bytes(),

@@ -85,9 +85,13 @@ def _check_component(path: Path, name: str, component: object, files: dict[str, 
         raise BundleError(f"{path}: {where}.kind is {shown(kind)}, this edgepipe reads {KINDS[name]}: {_UPGRADE}")
     if kind == "decoder":
         try:
-            DecoderSpec.from_json(component.get("spec"))
+            spec = DecoderSpec.from_json(component.get("spec"))
         except BundleError as error:
             raise BundleError(f"{path}: {where}.spec: {error}") from error
+        if spec.output_vocab_size is not None:
+            if name == "target":
+                raise damaged(path, f"{where}.spec.output_vocab_size is {spec.output_vocab_size}, expected none")
+            _check_listed(path, f"{where}.output_token_ids", component.get("output_token_ids"), files)
     if not isinstance(formats := component.get("formats"), dict):
         raise damaged(path, f"{where}.formats is {shown(formats)}, expected a table")
     for engine, graphs in formats.items():

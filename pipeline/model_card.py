@@ -63,7 +63,8 @@ def _component_row(name: str, component: dict[str, Any]) -> str:
     source, spec = component["source"], DecoderSpec.from_json(component["spec"])
     revision = f" at {source['revision']}" if source["revision"] else ""
     shape = (
-        f"{spec.architecture}, {spec.num_layers} layers, hidden size {spec.hidden_size}, vocabulary {spec.vocab_size}, "
+        f"{spec.architecture}, {spec.num_layers} layers, hidden size {spec.hidden_size}, vocabulary {spec.vocab_size}"
+        f"{'' if spec.output_vocab_size is None else f' (guesses {spec.output_vocab_size} of it)'}, "
         f"context {spec.context_length}, {spec.kv_bytes_per_token} bytes of KV cache per token"
     )
     precision = ", ".join(f"{part} {bits}" for part, bits in component["precision"].items())

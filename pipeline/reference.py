@@ -16,6 +16,7 @@ from edgepipe.runtimes.llm.decoder import CachedDecoder
 from edgepipe.runtimes.llm.engines.onnx import OnnxDecoder
 from edgepipe.runtimes.llm.kv_cache import KVCache
 from edgepipe.runtimes.llm.kv_policies.full import Full
+from edgepipe.runtimes.llm.output_vocabulary import TOKEN_IDS, OutputVocabulary
 from edgepipe.runtimes.llm.spec import DecoderSpec
 from edgepipe.runtimes.llm.tokenizer import load_tokenizer
 
@@ -51,13 +52,15 @@ def write_reference(path: Path, component: Path, spec: DecoderSpec, quantized: b
     """Run the plain graph in ``component`` on fixed prompts and write what it answers.
 
     The file holds ``tolerance`` (of a logit) and ``cases``: ``prompt_ids``, the ``greedy_ids`` that follow, and
-    ``logits_top``, the ``ids`` and ``values`` of the largest logits after the prompt.
+    ``logits_top``, the ``ids`` and ``values`` of the largest logits after the prompt. Ids are the tokenizer's, also
+    where the head is trimmed.
     """
     tokenizer = load_tokenizer(component)
+    vocabulary = None if spec.output_vocab_size is None else OutputVocabulary.read(component / TOKEN_IDS, spec)
     decoder = OnnxDecoder(component / "onnx/model.onnx", spec)
     golden = {
         "tolerance": QUANTIZED_TOLERANCE if quantized else FP32_TOLERANCE,
-        "cases": [_case(decoder, tokenizer.encode(prompt)) for prompt in PROMPTS],
+        "cases": [_case(decoder, tokenizer.encode(prompt), vocabulary) for prompt in PROMPTS],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(golden) + "\n", encoding="utf-8")
@@ -109,19 +112,20 @@ def _damaged(path: Path, reason: str) -> BundleError:
     return BundleError(f"{path} is damaged: {reason}; export the bundle again")
 
 
-def _case(engine: OnnxDecoder, prompt: list[int]) -> dict[str, Any]:
+def _case(engine: OnnxDecoder, prompt: list[int], vocabulary: OutputVocabulary | None) -> dict[str, Any]:
     policy = Full(len(prompt) + GREEDY_TOKENS)
     cache = KVCache(engine.spec, policy.budget, len(prompt))
     decoder = CachedDecoder(engine, cache, policy, chunk=len(prompt))
+    ids = np.arange(engine.spec.num_logits) if vocabulary is None else vocabulary.ids
     logits = decoder.prefill(prompt)
     top = np.argsort(-logits)[:TOP_LOGITS]
     values = logits[top]
     greedy = []
     for _ in range(GREEDY_TOKENS):
-        greedy.append(int(logits.argmax()))
+        greedy.append(int(ids[logits.argmax()]))
         logits = decoder.prefill(greedy[-1:])
     return {
         "prompt_ids": prompt,
         "greedy_ids": greedy,
-        "logits_top": {"ids": top.tolist(), "values": values.tolist()},
+        "logits_top": {"ids": ids[top].tolist(), "values": values.tolist()},
     }

@@ -19,6 +19,7 @@ from edgepipe.runtimes.llm.kv_cache import KVCache
 from edgepipe.runtimes.llm.kv_policies import POLICIES
 from edgepipe.runtimes.llm.kv_policies.budget import parse_budget
 from edgepipe.runtimes.llm.kv_policies.policy import Policy
+from edgepipe.runtimes.llm.output_vocabulary import OutputVocabulary
 from edgepipe.runtimes.llm.sampling import Sampler, SamplingParams
 from edgepipe.runtimes.llm.spec import DecoderSpec
 from edgepipe.runtimes.llm.speculative import SpeculativeDecoder
@@ -134,7 +135,7 @@ class Session:
             budget = options.cache.budget
             beside = CacheOptions() if budget is None else CacheOptions("window", budget)
             draft = self.cached("draft", options.draft_cache or beside, total_tokens)
-            drafter = load(DRAFTERS["model"])(draft, sampler, self.spec.vocab_size)
+            drafter = load(DRAFTERS["model"])(draft, sampler, self.spec.vocab_size, self.output_vocabulary("draft"))
         elif options.drafter != "none":
             drafter = load(DRAFTERS[options.drafter])()
         stops = [*self.spec.eos_token_ids, *map(self._token_id, stop_tokens)]
@@ -159,6 +160,17 @@ class Session:
                 "give a smaller --budget, --chunk or --max-new-tokens"
             ) from error
         return CachedDecoder(self._engine(component, policy.needs_scores), rows, policy, chunk)
+
+    def output_vocabulary(self, component: str) -> OutputVocabulary | None:
+        """The tokens of a component's logits; None where each token has one.
+
+        Raises:
+            BundleError: their file is damaged, or another model's.
+        """
+        spec = self._spec(component)
+        if spec.output_vocab_size is None:
+            return None
+        return OutputVocabulary.read(self.bundle.path(self._component(component)["output_token_ids"]), spec)
 
     def _token_id(self, token: str) -> int:
         # What is not UTF-8 on the command line arrives as surrogates, which no token has.

@@ -146,6 +146,47 @@ def _tiny_tokenizer() -> Any:
 
 
 @pytest.fixture(scope="session")
+def tiny_draft(tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    """``tiny_draft(architecture, tokens=120, int8=True, **changes)`` → a draft folder for ``tiny_model(architecture)``.
+
+    One layer of random weights, and a head for the end of text and ``tokens`` - 1 others. ``changes`` are as those of
+    `tiny_model`. The same arguments give the same folder; tests must not write into it.
+    """
+    folders: dict[str, Path] = {}
+
+    def build(architecture: str, tokens: int = 120, int8: bool = True, **changes: Any) -> Path:
+        import json
+
+        from edgepipe.exporters.llm.draft_folder import write_draft
+        from edgepipe.exporters.sources import open_source
+
+        key = repr((architecture, tokens, int8, sorted(changes.items(), key=lambda item: item[0])))
+        if key not in folders:
+            changes = {"num_hidden_layers": 1, "seed": 1, **changes}
+            source = tiny_model(architecture, False, **changes)
+            weights = open_source(str(source))
+            ends = weights.spec.eos_token_ids
+            others = np.setdiff1d(np.arange(weights.spec.vocab_size), ends)
+            drawn = np.random.default_rng(2).choice(others, tokens - len(ends), replace=False)
+            ids = np.sort(np.concatenate([drawn, ends])).astype(np.int32)
+            config = json.loads((source / "config.json").read_text())
+            config |= {"output_vocab_size": tokens, "edgepipe": {"kind": "decoder", "target": "tiny"}}
+            tensors = {"output_token_ids": ids, "lm_head.weight": weights.tensor("lm_head.weight")[ids]}
+            for name in tensor_names(weights.spec):
+                tensors[name] = weights.tensor(name)
+            folders[key] = tmp_path_factory.mktemp("tiny_draft")
+            write_draft(folders[key], config, tensors, int8)
+        return folders[key]
+
+    def tensor_names(spec: Any) -> list[str]:
+        from edgepipe.exporters.sources.spec_from_config import tensor_shapes
+
+        return [name for name in tensor_shapes(spec) if name not in ("model.embed_tokens.weight", "lm_head.weight")]
+
+    return build
+
+
+@pytest.fixture(scope="session")
 def tiny_bundle(tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle in float32 of a tiny Llama and, as its draft, another with the same tokenizer. Do not write into it."""
     pytest.importorskip("onnx")

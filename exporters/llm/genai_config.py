@@ -22,7 +22,7 @@ def genai_config(spec: DecoderSpec, filename: str) -> dict[str, Any]:
             "type": "llama",
             **tokens,
             "context_length": spec.context_length,
-            "vocab_size": spec.vocab_size,
+            "vocab_size": spec.num_logits,  # onnxruntime-genai means the width of the logits
             "decoder": {
                 "filename": filename,
                 "head_size": spec.head_dim,

@@ -70,7 +70,7 @@ class DecoderGraph:
             for part in ("key", "value"):
                 graph.input(f"past_key_values.{index}.{part}", np.float32, cache)
         self._overridable_inputs()
-        graph.output("logits", np.float32, ("batch", "logit_rows", spec.vocab_size))
+        graph.output("logits", np.float32, ("batch", "logit_rows", spec.num_logits))
         for index in range(spec.num_layers):
             for part in ("key", "value"):
                 graph.output(f"present.{index}.{part}", np.float32, cache)

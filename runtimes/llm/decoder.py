@@ -25,8 +25,8 @@ class Decoder(Protocol):
         pending.
 
         Returns:
-            float32 logits ``[S, vocab_size]``, or ``[1, vocab_size]`` of the last token if ``last_only``. The array
-            is overwritten by the next call.
+            float32 logits ``[S, V]``, or ``[1, V]`` of the last token if ``last_only``, V being the spec's
+            ``num_logits``. The array is overwritten by the next call.
         """
         ...
 
@@ -47,7 +47,7 @@ class CachedDecoder:
         Memory is ``O(chunk * (budget + chunk))`` however many tokens there are.
 
         Returns:
-            float32 ``[vocab_size]``, the logits that follow the last token.
+            float32 ``[num_logits]``, the logits that follow the last token.
 
         Raises:
             ContextError: ``tokens`` is empty.

@@ -53,7 +53,10 @@ class RopeSpec:
 
 @dataclass(frozen=True)
 class DecoderSpec:
-    """Shape of a Llama-like decoder. Sizes are in elements, ``context_length`` in tokens."""
+    """Shape of a Llama-like decoder. Sizes are in elements, ``context_length`` in tokens.
+
+    ``output_vocab_size`` is the number of logits where that is not ``vocab_size``: a draft's head may be trimmed.
+    """
 
     architecture: str
     num_layers: int
@@ -73,6 +76,12 @@ class DecoderSpec:
     qk_norm: bool = False
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    output_vocab_size: int | None = None
+
+    @property
+    def num_logits(self) -> int:
+        """Logits of one token."""
+        return self.vocab_size if self.output_vocab_size is None else self.output_vocab_size
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -84,6 +93,8 @@ class DecoderSpec:
         for name, largest in LARGEST.items():
             if problem := _size_fault(name, getattr(self, name), largest):
                 return problem
+        if problem := _size_fault("output_vocab_size", self.num_logits, self.vocab_size):
+            return problem
         if self.num_heads % self.num_kv_heads:
             return f"num_heads is {self.num_heads}: expected a multiple of num_kv_heads, {self.num_kv_heads}"
         if self.head_dim % 2:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
 
 from edgepipe.runtimes.llm.decoder import CachedDecoder
 from edgepipe.runtimes.llm.drafters.drafter import Draft, Drafter
+from edgepipe.runtimes.llm.output_vocabulary import OutputVocabulary
 from edgepipe.runtimes.llm.sampling import Sampler
 
 
@@ -15,22 +19,31 @@ class ModelDrafter(Drafter):
     Its own guesses stay pending in its cache: the next call commits those that the target accepted.
     """
 
-    def __init__(self, draft: CachedDecoder, sampler: Sampler, vocab_size: int) -> None:
-        """``sampler`` is the target's, so that q is transformed as p is; ``vocab_size`` is the target's too."""
+    name: ClassVar[str] = "model"
+
+    def __init__(
+        self, draft: CachedDecoder, sampler: Sampler, vocab_size: int, vocabulary: OutputVocabulary | None = None
+    ) -> None:
+        """``sampler`` is the target's, so that q is transformed as p is; ``vocab_size`` is the target's too.
+
+        ``vocabulary`` belongs to a draft whose head is trimmed: tokens that it cannot guess have probability 0 in q.
+        """
         self.draft = draft
         self.kv_bytes = draft.cache.nbytes
         self.sampler = sampler
         # Models of one family pad their vocabularies differently; ids beyond the target's are never proposed.
         self._vocab_size = min(vocab_size, draft.decoder.spec.vocab_size)
+        self._vocabulary = vocabulary
         self._guessed: list[int] = []
 
     def propose(self, text: Sequence[int], count: int) -> Draft:
         """``count`` greedy guesses, or draws with their distributions when sampling."""
-        self._commit_accepted(text)
-        logits = self.draft.prefill(text[self.draft.cache.next_position :])
+        logits = self._catch_up(text)
         tokens: list[int] = []
         probabilities = []
         while True:
+            if self._vocabulary:
+                logits = self._vocabulary.full(logits)
             logits = logits[: self._vocab_size]
             if self.sampler.greedy:
                 token = self.sampler.best(logits, tokens)
@@ -48,6 +61,11 @@ class ModelDrafter(Drafter):
         """Forget all tokens."""
         self.draft.cache.clear()
         self._guessed = []
+
+    def _catch_up(self, text: Sequence[int]) -> np.ndarray:
+        """Feed what the text has more than the draft's cache; logits ``[V]`` after its last token."""
+        self._commit_accepted(text)
+        return self.draft.prefill(text[self.draft.cache.next_position :])
 
     def _commit_accepted(self, text: Sequence[int]) -> None:
         """Commit the pending guesses that became text.

@@ -56,11 +56,11 @@ class OnnxDecoder:
         self._check(model)
         populate(model.parent)
         self._bindings: WeakKeyDictionary[KVCache, _Binding] = WeakKeyDictionary()
-        self._logits = np.empty((0, spec.vocab_size), np.float32)
+        self._logits = np.empty((0, spec.num_logits), np.float32)
 
     def _check(self, model: Path) -> None:
         """The graph must have this engine's inputs and outputs, and ``spec``'s shape."""
-        outputs = {output.name for output in self.session.get_outputs()}
+        outputs = {output.name: output.shape for output in self.session.get_outputs()}
         if self.scored and "attention_mass" not in outputs:
             raise EngineError(f"{model} has no output attention_mass: export the bundle again to get a scored graph")
         inputs = {entry.name: entry.shape for entry in self.session.get_inputs()}
@@ -71,6 +71,11 @@ class OnnxDecoder:
             raise EngineError(
                 f"{model}: the graph does not have {self.spec.num_layers} layers of {expected[0]} KV heads "
                 f"of {expected[1]}: the bundle's files do not belong together, export it again"
+            )
+        if (logits := outputs.get("logits")) is None or logits[-1] != self.spec.num_logits:
+            raise EngineError(
+                f"{model}: the graph does not have {self.spec.num_logits} logits: the bundle's files do not belong "
+                "together, export it again"
             )
 
     def forward(self, cache: KVCache, tokens: Sequence[int], *, last_only: bool = False) -> np.ndarray:
@@ -88,7 +93,7 @@ class OnnxDecoder:
             )
         rows = 1 if last_only else width
         if self._logits.shape[0] < rows:
-            self._logits = np.empty((rows, self.spec.vocab_size), np.float32)
+            self._logits = np.empty((rows, self.spec.num_logits), np.float32)
         first = cache.next_position + cache.pending
         binding = self._binding(cache)
         row = first - binding.slide_tables(first, width)
