@@ -109,9 +109,9 @@ class Sampler:
         # The right side skips tokens of probability 0; a draw is always below the total.
         return int(np.searchsorted(cumulative, self.random.random() * cumulative[-1], side="right"))
 
-    def choose(self, logits: np.ndarray) -> int:
-        """The next token for ``logits`` ``[vocab_size]``."""
-        return self.best(logits) if self.greedy else self.draw(self.distribution(logits))
+    def choose(self, logits: np.ndarray, after: Sequence[int] = ()) -> int:
+        """The next token for ``logits`` ``[vocab_size]``, the text being followed by ``after``."""
+        return self.best(logits, after) if self.greedy else self.draw(self.distribution(logits, after))
 
     def _penalised(self, logits: np.ndarray, after: Sequence[int]) -> np.ndarray:
         penalty = self.params.repetition_penalty

@@ -9,16 +9,24 @@ from time import perf_counter_ns
 import numpy as np
 
 from edgepipe.runtimes.llm.decoder import CachedDecoder
+from edgepipe.runtimes.llm.drafters.chain import Chain, Source
 from edgepipe.runtimes.llm.drafters.drafter import Draft, Drafter
+from edgepipe.runtimes.llm.gamma import Choice, FixedGamma, Gamma
 from edgepipe.runtimes.llm.sampling import Sampler
+
+# A drafter is dropped when it takes this many times as long as the target would for the same tokens,
+# or, on a machine that is busy for a moment, this many nanoseconds.
+STALLED = 10
+STALLED_NS = 1_000_000_000
 
 
 def verify(logits: np.ndarray, draft: Draft, sampler: Sampler) -> tuple[int, int]:
     """Decide how many guesses stand, and what comes after them.
 
     Algorithm 1 of Leviathan et al. 2022: guess x is accepted with probability min(1, p(x) / q(x)); after the first
-    rejection a token is drawn from norm(max(0, p - q)), after none from p. Greedy decoding is the limit of
-    temperature 0: a guess stands if it is the target's own choice.
+    rejection a token is drawn from norm(max(0, p - q)), after none from p. Where q is one-hot, that is to draw from p
+    and accept the guess if it is what was drawn: the same seed then gives the text of plain decoding, as greedy
+    decoding does, the limit of temperature 0.
 
     Args:
         logits: float32 ``[len(draft.tokens) + 1, vocab_size]`` of the target; row i follows guess i - 1.
@@ -30,13 +38,12 @@ def verify(logits: np.ndarray, draft: Draft, sampler: Sampler) -> tuple[int, int
     """
     for index, guess in enumerate(draft.tokens):
         before = draft.tokens[:index]
-        if sampler.greedy:
-            best = sampler.best(logits[index], before)
-            if best != guess:
-                return index, best
+        if draft.probabilities is None:
+            token = sampler.choose(logits[index], before)
+            if token != guess:
+                return index, token
             continue
-        p = sampler.distribution(logits[index], before)
-        q = _one_hot(guess, p.size) if draft.probabilities is None else draft.probabilities[index]
+        p, q = sampler.distribution(logits[index], before), draft.probabilities[index]
         if sampler.random.random() * q[guess] < p[guess]:
             continue
         residual = p.copy()
@@ -44,16 +51,7 @@ def verify(logits: np.ndarray, draft: Draft, sampler: Sampler) -> tuple[int, int
         np.maximum(residual, 0.0, out=residual)
         # p and q that differ by rounding alone leave no residual; then either may be drawn from.
         return index, sampler.draw(residual if residual.any() else p)
-    last = logits[len(draft.tokens)]
-    if sampler.greedy:
-        return len(draft.tokens), sampler.best(last, draft.tokens)
-    return len(draft.tokens), sampler.draw(sampler.distribution(last, draft.tokens))
-
-
-def _one_hot(token: int, size: int) -> np.ndarray:
-    q = np.zeros(size)
-    q[token] = 1.0
-    return q
+    return len(draft.tokens), sampler.choose(logits[len(draft.tokens)], draft.tokens)
 
 
 @dataclass(frozen=True)
@@ -66,6 +64,7 @@ class Round:
         accepted: guesses that became text.
         draft_ns, verify_ns, sample_ns, commit_ns: nanoseconds spent drafting, in the target's forward, choosing
             tokens, and committing and evicting.
+        drafter: name of who guessed; None in a plain round.
     """
 
     tokens: list[int]
@@ -75,6 +74,7 @@ class Round:
     verify_ns: int
     sample_ns: int
     commit_ns: int
+    drafter: str | None = None
 
     @property
     def total_ns(self) -> int:
@@ -93,22 +93,24 @@ class SpeculativeDecoder:
         self,
         target: CachedDecoder,
         sampler: Sampler,
-        drafter: Drafter | None = None,
-        gamma: int = 0,
+        drafters: Drafter | Sequence[Drafter] | None = None,
+        gamma: int | Gamma = 0,
         stop_tokens: Collection[int] = (),
     ) -> None:
-        """``gamma`` is the most guesses per round; without a drafter this is plain decoding."""
+        """A number as ``gamma`` is the most guesses per round; without a drafter this is plain decoding."""
         self.target = target
         self.sampler = sampler
-        self.drafter = drafter
-        self.gamma = gamma if drafter else 0
+        given = [drafters] if isinstance(drafters, Drafter) else drafters
+        self.chain = Chain(given or (), target.decoder.spec.vocab_size)
+        self.gamma = FixedGamma(gamma) if isinstance(gamma, int) else gamma
         self.stop_tokens = frozenset(stop_tokens)
         self.text: list[int] = []
+        self._prefill_ns = self._longest_ns = 0
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of keys and values allocated, the drafter's included."""
-        return self.target.cache.nbytes + (self.drafter.kv_bytes if self.drafter else 0)
+        """Bytes of keys and values allocated, the drafters' included."""
+        return self.target.cache.nbytes + self.chain.kv_bytes
 
     def start(self, text: Sequence[int]) -> Round:
         """Prefill ``text`` and choose the token that follows it.
@@ -124,6 +126,7 @@ class SpeculativeDecoder:
         self.text = list(text)
         logits = self.target.prefill(text[self.target.cache.next_position :])
         fed = perf_counter_ns()
+        self._prefill_ns = fed - begin
         token = self.sampler.choose(logits)
         self.sampler.observe([token])
         self.text.append(token)
@@ -132,8 +135,8 @@ class SpeculativeDecoder:
     def step(self, limit: int) -> Round:
         """One round that adds at least one and at most ``limit`` tokens; a stop token ends it early."""
         begin = perf_counter_ns()
-        count = min(self.gamma, limit - 1)
-        draft = self.drafter.propose(self.text, count) if self.drafter and count > 0 else Draft([])
+        choice, draft = self._draft(limit - 1)
+        watched = [(source, self._propose(source, 1)) for source in choice.watched]
         drafted = perf_counter_ns()
         logits = self.target.extend([self.text[-1], *draft.tokens])
         verified = perf_counter_ns()
@@ -148,6 +151,13 @@ class SpeculativeDecoder:
         # The rows of the last token of the old text and of all new ones but the last.
         self.target.commit(len(tokens))
         self.text += tokens
+        committed = perf_counter_ns()
+        self._longest_ns = max(self._longest_ns, verified - drafted)
+        for source, guess in watched:
+            self.gamma.observe_guesses(source, len(guess.tokens), guess.tokens == tokens[:1])
+        if choice.source and draft.tokens:
+            self.gamma.observe_guesses(choice.source, len(draft.tokens), accepted)
+        self.gamma.observe_round(choice, len(draft.tokens), len(tokens), drafted - begin, committed - drafted)
         return Round(
             tokens,
             len(draft.tokens),
@@ -155,8 +165,20 @@ class SpeculativeDecoder:
             drafted - begin,
             verified - drafted,
             sampled - verified,
-            perf_counter_ns() - sampled,
+            committed - sampled,
+            choice.source.name if choice.source and draft.tokens else None,
         )
+
+    def _draft(self, limit: int) -> tuple[Choice, Draft]:
+        """What to do in this round, and the guesses, ``limit`` at most."""
+        if not self.chain or limit < 1:
+            return Choice(), Draft([])
+        choice = self.gamma.choose(self.chain.sources(self.text), limit)
+        return choice, self._propose(choice.source, choice.count) if choice.source else Draft([])
+
+    def _propose(self, source: Source, count: int) -> Draft:
+        patience_ns = STALLED * (self._prefill_ns + count * self._longest_ns)
+        return self.chain.propose(source, self.text, count, max(patience_ns, STALLED_NS))
 
     def _keep_common_prefix(self, text: Sequence[int]) -> None:
         """Rewind the cache to what it shares with ``text``, short of its last token; clear it if it cannot rewind."""
@@ -167,8 +189,8 @@ class SpeculativeDecoder:
             if old != new:
                 break
             common += 1
-        if self.drafter and common < len(self.text):
-            self.drafter.reset()
+        if common < len(self.text):
+            self.chain.reset()
         if common < cache.next_position:
             if cache.evicted or cache.mass is not None:
                 cache.clear()

@@ -268,10 +268,11 @@ def test_a_second_text_reuses_what_the_cache_shares_with_it(cached: Callable[...
 
 def test_an_interrupted_round_leaves_the_decoder_usable(cached: Callable[..., Any]) -> None:
     prompt = list(range(20))
-    decoder = SpeculativeDecoder(cached("llama"), GREEDY, ModelDrafter(cached("llama"), GREEDY, 400), gamma=3)
+    drafter = ModelDrafter(cached("llama"), GREEDY, 400)
+    decoder = SpeculativeDecoder(cached("llama"), GREEDY, drafter, gamma=3)
     decoder.start(prompt)
     decoder.target.extend([1, 2, 3])  # as if Ctrl-C came between the forward and the commit
-    decoder.drafter.draft.extend([1])  # type: ignore[union-attr]
+    drafter.draft.extend([1])
     speculate(decoder, [*prompt, 5], 10)
     assert decoder.text == plain(cached("llama"), [*prompt, 5], 10)
 

@@ -1,0 +1,210 @@
+"""How many tokens to guess each round: as many as bring the most tokens per second, on this device and this text."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from edgepipe.runtimes.llm.costs import Costs
+from edgepipe.runtimes.llm.drafters.chain import Source
+
+# `--gamma auto` goes no further: where 15 guesses stand, the forward's width is what costs.
+MOST_GUESSES = 15
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to do in a round.
+
+    Attributes:
+        source: whom to ask; None decodes plainly.
+        count: for how many guesses.
+        watched: whose first guess to compare with the token that comes, checked or not.
+    """
+
+    source: Source | None = None
+    count: int = 0
+    watched: tuple[Source, ...] = ()
+
+
+class Gamma(Protocol):
+    """Chooses the guesses of every round.
+
+    ``most`` is the largest count that is ever chosen.
+    """
+
+    most: int
+
+    def choose(self, sources: Sequence[Source], limit: int) -> Choice:
+        """Whom of ``sources`` to ask for how many guesses, ``limit`` at most."""
+        ...
+
+    def observe_guesses(self, source: Source, checked: int, accepted: int) -> None:
+        """Of a source's first ``checked`` guesses, ``accepted`` have become text, and then came another token."""
+        ...
+
+    def observe_round(self, choice: Choice, guesses: int, tokens: int, draft_ns: int, other_ns: int) -> None:
+        """A round is over: the guesses that were checked, the tokens that it added, and its nanoseconds."""
+        ...
+
+
+class FixedGamma:
+    """The first source that has something, always for as many guesses."""
+
+    def __init__(self, gamma: int) -> None:
+        self.most = gamma
+
+    def choose(self, sources: Sequence[Source], limit: int) -> Choice:
+        """See `Gamma.choose`."""
+        count = min(self.most, limit)
+        return Choice(sources[0], count) if sources and count > 0 else Choice()
+
+    def observe_guesses(self, source: Source, checked: int, accepted: int) -> None:
+        """Nothing is learnt."""
+
+    def observe_round(self, choice: Choice, guesses: int, tokens: int, draft_ns: int, other_ns: int) -> None:
+        """Nothing is learnt."""
+
+
+class Acceptance:
+    """How often guesses are right, by drafter and by the evidence for the guess; recent ones count more."""
+
+    PRIOR, WEIGHT = 0.5, 2.0
+    MEMORY = 0.95
+    LARGEST = 32  # evidence beyond it tells no more
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, int], list[float]] = {}
+
+    def rate(self, source: Source, position: int, before: float | None = None) -> float:
+        """Probability that the guess at ``position`` stands if all before it do, whose own rate is ``before``."""
+        counts = self._counts.get((source.name, min(source.evidence + position, self.LARGEST)))
+        prior = self.PRIOR if before is None else before
+        return prior if counts is None else (counts[0] + self.WEIGHT * prior) / (counts[1] + self.WEIGHT)
+
+    def observe(self, source: Source, checked: int, accepted: int) -> None:
+        """The guesses up to the first wrong one were put to the test."""
+        for position in range(min(checked, accepted + 1)):
+            key = (source.name, min(source.evidence + position, self.LARGEST))
+            counts = self._counts.setdefault(key, [0.0, 0.0])
+            counts[0] = counts[0] * self.MEMORY + (position < accepted)
+            counts[1] = counts[1] * self.MEMORY + 1
+
+
+class AutoGamma:
+    """Maximises expected tokens per expected time (Leviathan et al. 2022, theorem 3.8, with the device's own costs).
+
+    After a forward of gamma guesses, 1 + a1 + a1 a2 + ... tokens are expected, ai being the acceptance at position i;
+    it takes t(gamma + 1) / t(1) + c gamma plain rounds. Predictions may be wrong, so that a purse pays for guessing:
+    every round puts in the tokens it brought and takes out what it cost, plain rounds put in `ALLOWANCE` of theirs.
+    While the purse is empty, decoding is plain; guesses that are free are still watched, and fill it with what a first
+    guess would have won. A drafter that is not worth asking is tried with one guess now and
+    then, rarely if it fails; after a row of rounds with guesses comes a plain one, to see what they cost beside it.
+    """
+
+    GAIN = 1.02  # predicted, or it is not worth the risk
+    ALLOWANCE = 0.01
+    PURSE = 1.0, 4.0  # at first and at most, in plain rounds
+    SPREAD = 32  # rounds over which catching up is to pay for itself
+    LONGEST_PAUSE = 256  # rounds from one trial of a drafter to the next
+    LONGEST_ROW = 64  # rounds with guesses from one plain round to the next
+
+    def __init__(self, costs: Costs, most: int = MOST_GUESSES, widths: Collection[int] | None = None) -> None:
+        """``widths`` are those that forwards may have, where an engine has some widths only."""
+        self.costs = costs
+        self.most = most
+        self.acceptance = Acceptance()
+        self._counts = [count for count in range(1, most + 1) if widths is None or count + 1 in widths]
+        self._purse = self.PURSE[0]
+        self._refused: Source | None = None
+        self._row, self._row_limit = 0, 4
+        self._pause: dict[str, int] = {}
+        self._since_trial: dict[str, int] = {}
+
+    def choose(self, sources: Sequence[Source], limit: int) -> Choice:
+        """See `Gamma.choose`."""
+        best, best_value = Choice(), self.GAIN
+        for source in sources:
+            count, value = self._best_count(source, limit)
+            if value > best_value:
+                best, best_value = Choice(source, count), value
+        self._refused = None
+        if best.source is None:
+            best = self._trial(sources, limit)
+        elif self._purse <= 0:
+            self._refused, best = best.source, Choice()
+        elif self._row == self._row_limit:
+            best = Choice()
+        watched = tuple(source for source in sources if source.free and source is not best.source)
+        return Choice(best.source, best.count, watched) if watched else best
+
+    def observe_guesses(self, source: Source, checked: int, accepted: int) -> None:
+        """See `Gamma.observe_guesses`."""
+        self.acceptance.observe(source, checked, accepted)
+        if source is self._refused:
+            self._fill(min(accepted, 1) - (self.costs.forward(2) - 1))
+
+    def observe_round(self, choice: Choice, guesses: int, tokens: int, draft_ns: int, other_ns: int) -> None:
+        """See `Gamma.observe_round`."""
+        costs, source = self.costs, choice.source
+        costs.observe(guesses + 1, other_ns)
+        for name in self._since_trial:
+            self._since_trial[name] += 1
+        if source is None:
+            if self._row == self._row_limit:
+                self._row_limit = min(2 * self._row_limit, self.LONGEST_ROW)
+            self._row = 0
+            self._fill(self.ALLOWANCE)
+            return
+        costs.observe_draft(source.name, guesses, source.behind, draft_ns)
+        self._row += costs.corrected
+        if costs.corrected:
+            spent = (draft_ns + other_ns) / costs.plain_ns
+        else:
+            spent = costs.forward(guesses + 1) + self._draft_cost(source, guesses)
+        self._fill(tokens - spent)
+        if source.name in self._since_trial and tokens > 1:
+            self._pause[source.name] = 1
+
+    def _fill(self, plain_rounds: float) -> None:
+        self._purse = min(self._purse + plain_rounds, self.PURSE[1])
+
+    def _best_count(self, source: Source, limit: int) -> tuple[int, float]:
+        """The count of most tokens per plain round, and how many those are."""
+        cost = self.costs.drafter(source.name)
+        catch_up = cost.catch_up * source.behind / self.SPREAD
+        best, best_value = 0, 0.0
+        expected, reached, rate = 1.0, 1.0, None
+        position = 0
+        for count in self._counts:
+            if count > limit:
+                break
+            while position < count:
+                rate = self.acceptance.rate(source, position, rate)
+                reached *= rate
+                expected += reached
+                position += 1
+            value = expected / (self.costs.forward(count + 1) + count * cost.guess + catch_up)
+            if value > best_value:
+                best, best_value = count, value
+        return best, best_value
+
+    def _draft_cost(self, source: Source, count: int) -> float:
+        cost = self.costs.drafter(source.name)
+        return cost.guess * count + cost.catch_up * source.behind
+
+    def _trial(self, sources: Sequence[Source], limit: int) -> Choice:
+        """The first drafter with the fewest guesses, if it is time and the purse can pay for it."""
+        for source in sources:
+            # What is free is watched, which tells as much.
+            if source.free or not self._counts or self._counts[0] > limit:
+                continue
+            pause = self._pause.setdefault(source.name, 1)
+            count = self._counts[0]
+            price = self.costs.forward(count + 1) - 1 + self._draft_cost(source, count)
+            if self._since_trial.setdefault(source.name, pause) >= pause and price <= self._purse:
+                self._since_trial[source.name] = 0
+                self._pause[source.name] = min(2 * pause, self.LONGEST_PAUSE)
+                return Choice(source, count)
+        return Choice()
