@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -19,17 +19,20 @@ from edgepipe.errors import DeviceUnreachable
 from edgepipe.runtimes.vision.plan import VisionPlan
 from edgepipe.runtimes.vision.windows import Image, whole_image, windows
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 # How often an inference begins anew when the board has forgotten it.
 _STARTS = 3
-_HELLO = struct.Struct("<6I")
+_HELLO = struct.Struct("<8I")
 _NUMBER = struct.Struct("<I")
+_CYCLES = struct.Struct("<Q")
+_LAYER = struct.Struct("<IQB")
 _MEMORY = struct.Struct("<4I")
 
 
 @dataclass(frozen=True)
 class Firmware:
-    """What a board says of its firmware: the model's hash, how many tiles, bytes of image, output, window, payload."""
+    """What a board says of its firmware: the model's hash, how many tiles, bytes of image, output, window, payload, how
+    many layers, and the clock that it counts cycles of."""
 
     model_hash: str
     tiles: int
@@ -37,6 +40,8 @@ class Firmware:
     output_bytes: int
     largest_patch_bytes: int
     payload_bytes: int
+    layers: int
+    clock_mhz: int
 
 
 @dataclass(frozen=True)
@@ -49,19 +54,31 @@ class BoardMemory:
     stack_peak_bytes: int
 
 
+class LayerCycles(NamedTuple):
+    """How often a layer ran in an inference, and how many cycles of the board's clock that took."""
+
+    name: str
+    calls: int
+    cycles: int
+
+
+class Inference(NamedTuple):
+    """``output``: the bytes. ``step_cycles``: that the board computed for each tile, and for the rest of the model at
+    the end; the line's time is not in them."""
+
+    output: bytes
+    step_cycles: tuple[int, ...]
+    layers: tuple[LayerCycles, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class BoardAnswer:
-    """One inference. ``output``: codes, of the plan's shape and type. ``step_us``: microseconds that the board computed
-    for each tile, and for the rest of the model at the end."""
+    """One inference. ``output``: codes, of the plan's shape and type; the rest as in `Inference`."""
 
     output: np.ndarray
-    step_us: tuple[int, ...]
+    step_cycles: tuple[int, ...]
+    layers: tuple[LayerCycles, ...]
     memory: BoardMemory
-
-    @property
-    def compute_us(self) -> int:
-        """Microseconds that the board computed; the line's time is not in it."""
-        return sum(self.step_us)
 
 
 class Mcu:
@@ -101,16 +118,16 @@ class Mcu:
             ImageError: the image is not of the model's shape or type; too few rows come, or too many.
             DeviceUnreachable: the board is silent, unplugged, or its firmware was not made for this plan.
         """
-        output, step_us = self.infer(
+        inference = self.infer(
             lambda: self._windows(plan, image), starts=_STARTS if isinstance(image, np.ndarray) else 1
         )
-        if len(output) != plan.output.nbytes:
-            raise self._another_plan(f"gives {len(output)} bytes", f"{plan.output.nbytes}")
-        codes = np.frombuffer(output, plan.output.dtype).reshape(plan.output.shape)
-        return BoardAnswer(codes, step_us, self._memory())
+        if len(inference.output) != plan.output.nbytes:
+            raise self._another_plan(f"gives {len(inference.output)} bytes", f"{plan.output.nbytes}")
+        codes = np.frombuffer(inference.output, plan.output.dtype).reshape(plan.output.shape)
+        return BoardAnswer(codes, inference.step_cycles, inference.layers, self._memory())
 
-    def infer(self, patches: Callable[[], Iterable[bytes]], *, starts: int = _STARTS) -> tuple[bytes, tuple[int, ...]]:
-        """The model's output, and the microseconds of each step, for patches that are sent one after the other.
+    def infer(self, patches: Callable[[], Iterable[bytes]], *, starts: int = _STARTS) -> Inference:
+        """The model's output for patches that are sent one after the other, and what it took.
 
         Args:
             patches: gives every tile's window, in order, for each start.
@@ -130,7 +147,7 @@ class Mcu:
             f"{self.line.port} has lost the image half-way, it was reset or another program uses it: run again"
         )
 
-    def _infer(self, session: int, patches: Iterable[bytes]) -> tuple[bytes, tuple[int, ...]]:
+    def _infer(self, session: int, patches: Iterable[bytes]) -> Inference:
         self._ask(Frame(Kind.BEGIN, session))
         clock = [0]
         tile = 0
@@ -138,8 +155,8 @@ class Mcu:
             self._send_patch(session, tile - 1, patch)
             clock.append(self._compute(session, tile - 1))
         clock.append(self._compute(session, tile))
-        step_us = tuple(after - before for before, after in pairwise(clock))
-        return self._output(session), step_us
+        step_cycles = tuple(after - before for before, after in pairwise(clock))
+        return Inference(self._output(session), step_cycles, tuple(self._layers(session)))
 
     def _send_patch(self, session: int, tile: int, patch: bytes) -> None:
         """Send a window piece by piece, from where the board says that it has come to."""
@@ -155,24 +172,38 @@ class Mcu:
         return Frame(Kind.PATCH, session, tile=tile, offset=offset, payload=patch[offset : offset + size])
 
     def _compute(self, session: int, tile: int) -> int:
-        """Have a tile computed; returns the microseconds since the inference began."""
+        """Have a tile computed; returns the cycles that the inference has taken since it began."""
         answer = self._ask(Frame(Kind.RUN, session, tile=tile))
-        if len(answer.payload) != _NUMBER.size:
+        if len(answer.payload) != _CYCLES.size:
             raise Refused(Refusal.UNKNOWN)
-        elapsed: int = _NUMBER.unpack(answer.payload)[0]
+        elapsed: int = _CYCLES.unpack(answer.payload)[0]
         return elapsed
 
     def _output(self, session: int) -> bytes:
         output = b""
         while len(output) < self.firmware.output_bytes:
-            answer = self.line.ask(partial(self._wanted, session, len(output)))
+            answer = self.line.ask(partial(self._wanted, Kind.OUTPUT, session, len(output)))
             if answer.offset != len(output) or not answer.payload:
                 raise Refused(Refusal.OUT_OF_ORDER)
             output += answer.payload
         return output
 
-    def _wanted(self, session: int, offset: int) -> Frame:
-        return Frame(Kind.OUTPUT, session, offset=offset, payload=struct.pack("<H", self.line.piece_bytes))
+    def _layers(self, session: int) -> list[LayerCycles]:
+        layers: list[LayerCycles] = []
+        while len(layers) < self.firmware.layers:
+            answer = self.line.ask(partial(self._wanted, Kind.LAYERS, session, len(layers)))
+            if answer.offset != len(layers) or len(answer.payload) < _LAYER.size:
+                raise Refused(Refusal.OUT_OF_ORDER)
+            place = 0
+            while place + _LAYER.size <= len(answer.payload):
+                calls, cycles, length = _LAYER.unpack_from(answer.payload, place)
+                place += _LAYER.size + length
+                name = answer.payload[place - length : place].decode("ascii", "replace")
+                layers.append(LayerCycles(name, calls, cycles))
+        return layers
+
+    def _wanted(self, kind: Kind, session: int, offset: int) -> Frame:
+        return Frame(kind, session, offset=offset, payload=struct.pack("<H", self.line.piece_bytes))
 
     def _memory(self) -> BoardMemory:
         return BoardMemory(*_MEMORY.unpack(self._ask(Frame(Kind.MEMORY)).payload))
@@ -182,8 +213,8 @@ class Mcu:
 
     def _hello(self, model_hash: str | None) -> Firmware:
         payload = self._ask(Frame(Kind.HELLO)).payload
-        version = _NUMBER.unpack_from(payload)[0] if len(payload) >= _HELLO.size else None
-        if version != PROTOCOL_VERSION:
+        version = _NUMBER.unpack_from(payload)[0] if len(payload) >= _NUMBER.size else None
+        if version != PROTOCOL_VERSION or len(payload) < _HELLO.size:
             raise DeviceUnreachable(
                 f"{self.line.port} speaks version {version} of the protocol, this edgepipe {PROTOCOL_VERSION}: build "
                 f"and flash the firmware again"

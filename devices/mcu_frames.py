@@ -25,6 +25,7 @@ class Kind(IntEnum):
     RUN = 4
     OUTPUT = 5
     MEMORY = 6
+    LAYERS = 7
     BUSY = 0xF0
     REFUSED = 0xF1
     DAMAGED = 0xF2

@@ -37,9 +37,11 @@ class Refused(Exception):
 
 @dataclass
 class LineStatistics:
-    """What has gone over the line. Damaged frames are those received; resent ones are not known to be damaged."""
+    """What has gone over the line. Damaged frames are those received; resent ones are not known to be damaged.
+    ``bytes_sent`` has all, ``bytes_resent`` those of requests made again."""
 
     bytes_sent: int = 0
+    bytes_resent: int = 0
     bytes_received: int = 0
     frames_sent: int = 0
     frames_resent: int = 0
@@ -157,6 +159,7 @@ class McuLine:
         except self._failures as error:
             raise self._unplugged(error) from error
         self.statistics.bytes_sent += len(content)
+        self.statistics.bytes_resent += len(content) if again else 0
         self.statistics.frames_sent += 1
         self.statistics.frames_resent += again
         return len(content)

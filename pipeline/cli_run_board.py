@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from edgepipe.pipeline.board_work import LayerWork
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -45,21 +48,31 @@ def image_on_board(bundle: Path, image: Path, device: str, baud: int | None, top
         click.echo(json.dumps(found.to_json(), ensure_ascii=False))
         return 0
     print_guesses(found)
-    if found.instructions is not None:
-        work = f"{found.instructions / 1e6:.1f} million instructions"
-    else:
-        work = f"{(found.compute_us or 0) / 1000:.1f} ms of computing"
+    click.echo(layer_table(found.layers, found.unit), err=True)
+    memory, line = found.memory, found.line
     parts = [
         device,
         f"{found.patches} patch{'es' if found.patches > 1 else ''}",
-        work,
-        f"{found.run_ms:.0f} ms in all",
-        f"{found.line.bytes_sent} bytes sent, {found.line.frames_resent} frames again",
-        f"arena {found.memory.arena_peak_bytes} of {found.memory.arena_bytes} bytes",
-        f"stack {found.memory.stack_peak_bytes} of {found.memory.stack_bytes}",
+        str(found.work),
+        *([] if found.run_ms is None else [f"{found.run_ms:.0f} ms with the line"]),
+        f"{line.bytes_sent} bytes sent, {line.bytes_resent} of them again",
+        f"arena painted to {memory.arena_peak_bytes} of {found.planned_arena_bytes} bytes planned",
+        f"stack to {memory.stack_peak_bytes} of {memory.stack_bytes}",
     ]
     click.echo(" · ".join(parts), err=True)
     return 0
+
+
+def layer_table(layers: Sequence[LayerWork], unit: str) -> str:
+    """A line for each layer: its share, its work, how often it ran, its name."""
+    figures = [f"{layer.work.count:,.0f}" for layer in layers]
+    width = max(map(len, [unit, *figures]))
+    lines = [f" share  {unit:>{width}}  calls  layer"]
+    lines += [
+        f"{layer.share:6.1%}  {figure:>{width}}  {layer.calls:5}  {layer.layer}"
+        for layer, figure in zip(layers, figures, strict=True)
+    ]
+    return "\n".join(lines)
 
 
 def print_guesses(found: Any) -> None:

@@ -14,8 +14,9 @@ import numpy as np
 from edgepipe.devices.boards import find_board
 from edgepipe.devices.mcu import BoardMemory, Mcu, open_mcu
 from edgepipe.devices.mcu_line import BAUD, LineStatistics
-from edgepipe.devices.qemu import INSTRUCTIONS_PER_US, SLOWNESS, Emulator
+from edgepipe.devices.qemu import SLOWNESS, Emulator
 from edgepipe.errors import BundleError, RecipeError
+from edgepipe.pipeline.board_work import Counter, LayerWork, Work
 from edgepipe.pipeline.build_firmware import build_firmware, bundle_firmware
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.run_image import Guess, best, check_top_k
@@ -23,6 +24,9 @@ from edgepipe.pipeline.termination import termination_cleans_up
 from edgepipe.pipeline.vision_session import vision_component
 from edgepipe.runtimes.vision.image import Preprocessing, read_image
 from edgepipe.runtimes.vision.plan import VisionPlan, read_plan
+
+# Devices of this kind are emulated.
+EMULATED = "qemu:"
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,10 +38,13 @@ class BoardImageAnswer:
         top: the classes of highest score, the highest first; empty if the output is no list of scores.
         device: as it was asked for.
         patches: how many windows the board was sent.
-        compute_us: microseconds that the board computed, without the line's time; None in an emulator.
-        instructions: that the emulated board took to compute; None on a real one.
-        run_ms: from the first byte sent to the output.
-        memory: as planned, and as used.
+        work: of the board, without the line's time.
+        steps: the same for each patch, and for the rest of the model at the end.
+        layers: the same for each layer, all patches together.
+        unit: of the work, as it stands over a column.
+        run_ms: from the first byte sent to the output; None in an emulator.
+        planned_arena_bytes: as plan.json has it.
+        memory: the arena and the stack of the firmware, and as much of them as was painted over.
         line: what went over the serial line, greeting included.
     """
 
@@ -45,9 +52,12 @@ class BoardImageAnswer:
     top: tuple[Guess, ...]
     device: str
     patches: int
-    compute_us: int | None
-    instructions: int | None
-    run_ms: float
+    work: Work
+    steps: tuple[Work, ...]
+    layers: tuple[LayerWork, ...]
+    unit: str
+    run_ms: float | None
+    planned_arena_bytes: int
     memory: BoardMemory
     line: LineStatistics
 
@@ -118,15 +128,18 @@ def _answer(mcu: Mcu, plan: VisionPlan, codes: np.ndarray, device: str, top_k: i
     begin = perf_counter_ns()
     answer = mcu.run(plan, codes)
     run_ms = (perf_counter_ns() - begin) / 1e6
-    is_emulated = device.startswith("qemu:")
+    counter = Counter(mcu.firmware.clock_mhz, is_emulated=device.startswith(EMULATED))
     return BoardImageAnswer(
         output=answer.output,
         top=best(plan, answer.output, top_k),
         device=device,
         patches=mcu.firmware.tiles,
-        compute_us=None if is_emulated else answer.compute_us,
-        instructions=answer.compute_us * INSTRUCTIONS_PER_US if is_emulated else None,
-        run_ms=run_ms,
+        work=counter.work(sum(answer.step_cycles)),
+        steps=tuple(map(counter.work, answer.step_cycles)),
+        layers=counter.layers(answer.layers),
+        unit=counter.unit,
+        run_ms=None if counter.is_emulated else run_ms,
+        planned_arena_bytes=plan.memory.planned_bytes,
         memory=answer.memory,
         line=mcu.line.statistics,
     )

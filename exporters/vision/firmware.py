@@ -11,7 +11,7 @@ from edgepipe.exporters.vision.firmware_source import FirmwareSource, split_sour
 from edgepipe.exporters.vision.graph import Graph
 from edgepipe.exporters.vision.operators import Conv2D
 from edgepipe.exporters.vision.patches import SplitModel
-from edgepipe.exporters.vision.search import kib
+from edgepipe.exporters.vision.search import RESERVE_BYTES, kib
 from edgepipe.exporters.vision.split_arena import SplitArena
 from edgepipe.runtimes.mcu.board import Board
 
@@ -22,8 +22,9 @@ _CALLS_BYTES = 2048
 # ep_conv gathers columns of a filter's length: two as bytes, and with DSP instructions two as half words.
 _COLUMN_BYTES = 6
 _LONGEST_COLUMN = 512
-# The runtime's and the protocol's own data, and their code.
-_STATIC_BYTES = 3 * 1024
+# The runtime's and the protocol's own data, a layer's cycles and calls, and the code.
+_STATIC_BYTES = 2 * 1024
+_LAYER_BYTES = 12
 _CODE_BYTES = 32 * 1024
 
 
@@ -50,7 +51,9 @@ def write_firmware(
         graph, source = model, whole_source(model, arena, name)
     column = _column_length(graph)
     stack = _CALLS_BYTES + _COLUMN_BYTES * column
-    _require_fit(source, arena.nbytes, stack, board)
+    left = _require_fit(source, arena.nbytes, stack, board)
+    (image,) = graph.inputs
+    keeps_image = source.takes_image and graph.tensors[image].nbytes <= left
     folder.mkdir()
     for part, destination in (("", "kernels"), ("firmware", "")):
         (folder / destination).mkdir(exist_ok=True)
@@ -60,7 +63,7 @@ def write_firmware(
     (folder / "board").mkdir()
     for file in ("start.c", f"{board.chip}.c"):
         shutil.copyfile(RUNTIME / "firmware/boards" / file, folder / "board" / file)
-    files = {**source.files, "board.mk": _board_mk(board, column), "memory.ld": _memory_ld(board, stack)}
+    files = {**source.files, "board.mk": _board_mk(board, column, keeps_image), "memory.ld": _memory_ld(board, stack)}
     for file, text in files.items():
         (folder / file).write_text(text, encoding="ascii", newline="\n")
     return source
@@ -76,12 +79,15 @@ def _column_length(graph: Graph) -> int:
     return min(-(-max(lengths) // 4) * 4, _LONGEST_COLUMN)
 
 
-def _require_fit(source: FirmwareSource, arena: int, stack: int, board: Board) -> None:
-    needed = arena + stack + _STATIC_BYTES
-    if needed > board.sram:
+def _require_fit(source: FirmwareSource, arena: int, stack: int, board: Board) -> int:
+    """Bytes of SRAM that are left."""
+    static = _STATIC_BYTES + _LAYER_BYTES * source.layers
+    left = board.sram - arena - stack - static
+    if left < 0:
+        budget = min(board.sram, board.sram - stack - static + RESERVE_BYTES)
         raise DoesNotFit(
-            f"{board.name} has {kib(board.sram)} of SRAM, the firmware needs {kib(needed)}: {kib(arena)} for the "
-            f"arena, {kib(stack)} for the stack, {kib(_STATIC_BYTES)} for buffers: try --sram {board.sram // 1024}K"
+            f"{board.name} has {kib(board.sram)} of SRAM, the firmware needs {kib(board.sram - left)}: {kib(arena)} "
+            f"for the arena, {kib(stack)} for the stack, {kib(static)} for buffers: try --sram {budget // 1024}K"
         )
     needed = source.constant_bytes + _CODE_BYTES
     if needed > board.flash:
@@ -89,9 +95,10 @@ def _require_fit(source: FirmwareSource, arena: int, stack: int, board: Board) -
             f"{board.name} has {kib(board.flash)} of flash, the firmware needs {kib(needed)}: "
             f"{kib(source.constant_bytes)} for weights and layers, {kib(_CODE_BYTES)} for code: take a narrower model"
         )
+    return left
 
 
-def _board_mk(board: Board, column: int) -> str:
+def _board_mk(board: Board, column: int, keeps_image: bool) -> str:
     return (
         f"# {board.title}\n"
         f"BOARD := {board.name}\n"
@@ -99,6 +106,8 @@ def _board_mk(board: Board, column: int) -> str:
         f"CORE_FLAGS := {board.compiler}\n"
         f"CLOCK_MHZ := {board.clock_mhz}\n"
         f"COLUMN_LENGTH := {column}\n"
+        "# Whether there is SRAM for the image besides the arena, so that `infer` of MLPerf Tiny can run it again.\n"
+        f"KEEP_IMAGE ?= {int(keeps_image)}\n"
     )
 
 

@@ -15,19 +15,23 @@ from edgepipe.exporters.vision.call_list import Argument, Call, call_list
 from edgepipe.exporters.vision.graph import Graph, Tensor
 from edgepipe.exporters.vision.kernel_shapes import copy_box
 from edgepipe.exporters.vision.kernels import Copy
-from edgepipe.exporters.vision.operators import Window
+from edgepipe.exporters.vision.layer_names import CUT, STITCH, LayerNames, layer_name, shape
 from edgepipe.exporters.vision.patches import Region, SplitModel, Tile
 from edgepipe.exporters.vision.split_arena import SplitArena
 
 _NAME_LENGTH = 40
+_POINTER_BYTES = 4
 
 
 @dataclass(frozen=True)
 class FirmwareSource:
-    """``files`` by name. ``constant_bytes``: of weights and layers in flash. ``hash``: of all that it computes."""
+    """``files`` by name. ``constant_bytes``: of weights and layers in flash. ``layers``: that a profile tells apart.
+    ``takes_image``: whether its one patch is the image. ``hash``: of all that it computes."""
 
     files: dict[str, str]
     constant_bytes: int
+    layers: int
+    takes_image: bool
     hash: str
 
 
@@ -42,7 +46,7 @@ class _Patch:
 
 def whole_source(graph: Graph, arena: Arena, name: str) -> FirmwareSource:
     """The source of a model that runs at once: its one patch is the image."""
-    writer = _Writer()
+    writer = _Writer(LayerNames(graph, [(graph, arena, 0)]))
     writer.function("whole", _described(graph), writer.calls(graph, arena))
     writer.function("ep_tail", "Nothing is left to do.", [])
     image = graph.inputs[0]
@@ -52,7 +56,10 @@ def whole_source(graph: Graph, arena: Arena, name: str) -> FirmwareSource:
 
 def split_source(model: SplitModel, arena: SplitArena, name: str) -> FirmwareSource:
     """The source of a split model: a patch is a window of the image, or, if the arena holds the image, all of it."""
-    writer = _Writer()
+    parts = [(graph, arena.tiles[key], 0) for key, graph in model.tile_graphs.items()]
+    parts.append((model.tail, arena.tail, model.plan.split))
+    extras = (STITCH,) if arena.image is None else (CUT, STITCH)
+    writer = _Writer(LayerNames(model.whole, parts, extras))
     for key, graph in model.tile_graphs.items():
         writer.function(key, _described(graph), writer.calls(graph, arena.tiles[key]))
     whole, (image,) = model.whole, model.whole.inputs
@@ -76,9 +83,9 @@ def split_source(model: SplitModel, arena: SplitArena, name: str) -> FirmwareSou
 class _Writer:
     """Collects functions and the constants they use."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: LayerNames) -> None:
         self.constants = Constants()
-        self.layers = 0
+        self.layers = layers
         self._functions: list[str] = []
 
     def function(self, name: str, description: str, lines: Iterable[str]) -> None:
@@ -88,11 +95,11 @@ class _Writer:
         self._functions.append(f"/* {description} */\n{kind} {name}(void)\n{{\n{body}}}\n")
 
     def calls(self, graph: Graph, arena: Arena) -> list[str]:
-        """The calls that compute a graph, each with the layer's name before it."""
+        """The calls that compute a graph, each with its layer before it."""
         lines = []
         for call in call_list(graph, arena):
-            lines += [f'EP_LAYER({self.layers}, "{_layer_name(graph, call)}");', self._call(call)]
-            self.layers += 1
+            layer = f"EP_LAYER({self.layers.of(graph, call)}); /* {layer_name(graph, call.nodes)} */"
+            lines += [layer, self._call(call)]
         return lines
 
     def tile(self, model: SplitModel, arena: SplitArena, tile: Tile) -> list[str]:
@@ -104,12 +111,13 @@ class _Writer:
         if arena.image is not None:
             image = model.whole.tensors[model.whole.inputs[0]]
             window = copy_box(image.shape, _begin(tile.window), source.shape, (0,) * 4, source.shape)
-            lines.append(self._copy(window, arena.image, places[graph.inputs[0]]))
+            lines += self._copy(CUT, window, arena.image, places[graph.inputs[0]])
         stitch = copy_box(output.shape, (0,) * 4, stage.shape, _begin(tile.output), output.shape)
-        return [*lines, f"{tile.graph}();", self._copy(stitch, places[graph.outputs[0]], arena.stage)]
+        return [*lines, f"{tile.graph}();", *self._copy(STITCH, stitch, places[graph.outputs[0]], arena.stage)]
 
-    def _copy(self, box: Copy, source: int, target: int) -> str:
-        return f"ep_copy(&{self.constants.struct(box)}, {_place(source)}, {_place(target)});"
+    def _copy(self, layer: str, box: Copy, source: int, target: int) -> list[str]:
+        call = f"ep_copy(&{self.constants.struct(box)}, {_place(source)}, {_place(target)});"
+        return [f"EP_LAYER({self.layers.extra(layer)}); /* {layer} */", call]
 
     def _call(self, call: Call) -> str:
         arguments = [f"&{self.constants.struct(call.kernel)}", *map(self._argument, call.inputs)]
@@ -131,6 +139,8 @@ class _Writer:
         """All files. ``graph``: the whole model; ``output``: where its output lies."""
         title = _words(name)
         rows = "".join(f"    {{{patch.function}, {patch.offset}, {patch.nbytes}}},\n" for patch in patches)
+        names = self.layers.names
+        named = "".join(f'    "{layer}",\n' for layer in names)
         program = "\n".join(
             [
                 f"/* {title}, as edgepipe lays it out. An inference runs ep_tiles, at the end of this file, in order,",
@@ -142,6 +152,10 @@ class _Writer:
                 *self._functions,
                 "/* What runs, and where its window is written, of how many bytes. */",
                 f"const struct ep_tile ep_tiles[EDGEPIPE_TILES] = {{\n{rows}}};\n",
+                "#ifdef EDGEPIPE_PROFILE",
+                "/* The numbers of EP_LAYER, with the shapes that the whole model has. */",
+                f"const char *const edgepipe_layer_names[EDGEPIPE_LAYERS] = {{\n{named}}};",
+                "#endif\n",
             ]
         )
         constants = f'/* {title}: parameters and weights. */\n#include "kernels.h"\n\n{self.constants.text}'
@@ -153,14 +167,16 @@ class _Writer:
             "LARGEST_PATCH_BYTES": max(patch.nbytes for patch in patches),
             "ARENA_BYTES": arena_bytes,
             "OUTPUT_OFFSET": output,
-            "LAYERS": self.layers,
+            "LAYERS": len(names),
             **_tensor_values("INPUT", graph.tensors[graph.inputs[0]]),
             **_tensor_values("OUTPUT", graph.tensors[graph.outputs[0]]),
         }
         defines = "".join(f"#define EDGEPIPE_{key} {value}\n" for key, value in values.items())
         header = f"/* {title}. */\n#ifndef MODEL_H\n#define MODEL_H\n\n{defines}\n#endif\n"
         files = {"model.h": header, "model.c": program, "constants.h": constants}
-        return FirmwareSource(files, self.constants.nbytes, digest)
+        named_bytes = sum(len(layer) + 1 + _POINTER_BYTES for layer in names)
+        takes_image = len(patches) == 1 and patches[0].nbytes == graph.tensors[graph.inputs[0]].nbytes
+        return FirmwareSource(files, self.constants.nbytes + named_bytes, len(names), takes_image, digest)
 
 
 def _tensor_values(name: str, tensor: Tensor) -> dict[str, object]:
@@ -188,28 +204,7 @@ def _extent(region: Region, what: str) -> str:
 
 def _described(graph: Graph) -> str:
     source, output = (graph.tensors[index] for index in (graph.inputs[0], graph.outputs[0]))
-    return f"From {_shape(source)} to {_shape(output)}."
-
-
-def _layer_name(graph: Graph, call: Call) -> str:
-    """As in ``CONV_2D 3x3/2 96x96x3 -> 48x48x8``: the stride is left out where it is 1."""
-    first = call.nodes[0]
-    source, output = graph.tensors[first.inputs[0]], graph.tensors[call.nodes[-1].output]
-    window = ""
-    if isinstance(first.operator, Window):
-        window = f" {_by(first.operator.kernel)}"
-        if first.operator.stride != (1, 1):
-            window += f"/{first.operator.stride[0]}"
-    names = " + ".join(node.operator.name for node in call.nodes)
-    return f"{names}{window} {_shape(source)} -> {_shape(output)}"
-
-
-def _shape(tensor: Tensor) -> str:
-    return _by(tensor.shape[1:] if len(tensor.shape) > 1 else tensor.shape)
-
-
-def _by(sizes: Iterable[int]) -> str:
-    return "x".join(map(str, sizes))
+    return f"From {shape(source)} to {shape(output)}."
 
 
 def _words(name: str) -> str:

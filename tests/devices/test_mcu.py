@@ -16,6 +16,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from edgepipe.devices import mcu as mcu_module
 from edgepipe.devices.mcu import Mcu, open_mcu
 from edgepipe.devices.mcu_frames import ANSWER, Frame, FrameReader, Kind, encode
 from edgepipe.devices.mcu_line import McuLine
@@ -59,9 +60,11 @@ def test_a_good_line(fake: ModuleType, board_program: Path) -> None:
     with fake.FakeBoard(board_program, 20) as board, connected(board.port, fake.MODEL_HASH) as mcu:
         assert (mcu.firmware.tiles, mcu.firmware.output_bytes, mcu.firmware.largest_patch_bytes) == (20, 600, 200)
         for _ in range(2):
-            output, step_us = mcu.infer(lambda: patches)
+            output, step_cycles, layers = mcu.infer(lambda: patches)
             assert output == fake.expected_output(patches)
-            assert step_us == (1000,) * 20 + (500,)
+            assert mcu.firmware.clock_mhz == 3000
+            assert step_cycles == (3_000_000,) * 20 + (1_500_000,)
+            assert layers == (("HASH of a patch", 20, 60_000_000), ("NOISE of the hash", 1, 1_500_000))
         statistics = mcu.line.statistics
         assert statistics.bytes_sent > 2 * sum(map(len, patches))
         assert statistics.frames_damaged == 0
@@ -76,7 +79,7 @@ def test_windows_of_an_image(fake: ModuleType, board_program: Path) -> None:
             answer = mcu.run(plan, given)
             assert answer.output.tobytes() == fake.expected_output(windows)
             assert (answer.output.shape, answer.output.dtype) == ((1, 600), np.int8)
-            assert answer.compute_us == 12 * 1000 + 500
+            assert sum(answer.step_cycles) == sum(layer.cycles for layer in answer.layers) == 3000 * (12 * 1000 + 500)
             assert (answer.memory.arena_bytes, answer.memory.arena_peak_bytes) == (800, 700)
             assert (answer.memory.stack_bytes, answer.memory.stack_peak_bytes) == (4096, 512)
 
@@ -125,9 +128,10 @@ def test_a_bad_line_for_a_thousand_patches(fake: ModuleType, board_program: Path
 def run_on_bad_line(fake: ModuleType, program: Path, tiles: int, rate: float, seed: int) -> None:
     patches = fake.noise(tiles, seed)
     with fake.FakeBoard(program, tiles, rate=rate, seed=seed) as board, connected(board.port) as mcu:
-        output, step_us = mcu.infer(lambda: patches)
+        output, step_cycles, layers = mcu.infer(lambda: patches)
         assert output == fake.expected_output(patches)
-        assert sum(step_us) == tiles * 1000 + 500
+        assert sum(step_cycles) == 3000 * (tiles * 1000 + 500)
+        assert [layer.calls for layer in layers] == [tiles, 1]
         assert board.to_board.count > 0
         assert board.to_host.count > 0
         assert mcu.line.statistics.frames_resent > 0
@@ -148,6 +152,13 @@ def test_another_model(fake: ModuleType, board_program: Path) -> None:
     ):
         connected(board.port, "f" * 64)
     assert "flash the bundle's firmware" in str(said.value)
+
+
+def test_an_older_firmware(fake: ModuleType, board_program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcu_module, "PROTOCOL_VERSION", 3)
+    message = r"speaks version 2 of the protocol, this edgepipe 3: build and flash the firmware again$"
+    with fake.FakeBoard(board_program, 3) as board, pytest.raises(DeviceUnreachable, match=message):
+        connected(board.port)
 
 
 def test_another_plan(fake: ModuleType, board_program: Path) -> None:
@@ -251,6 +262,7 @@ class Requests:
         self.frames.append(Frame(Kind.RUN, session, 0, len(patches)))
         for offset in range(0, fake.OUTPUT_BYTES, 200):
             self.frames.append(Frame(Kind.OUTPUT, session, 0, 0, offset, (200).to_bytes(2, "little")))
+        self.frames.append(Frame(Kind.LAYERS, session, 0, 0, 0, (200).to_bytes(2, "little")))
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -15,12 +15,12 @@ from typing import Self
 
 HERE = Path(__file__).parent
 FIRMWARE = HERE.parents[1] / "runtimes/mcu/firmware"
-OURS = ("commands.c", "crc32.c", "frame.c", "main.c", "patches.c", "protocol.c", "text.c")
+OURS = ("commands.c", "crc32.c", "frame.c", "main.c", "patches.c", "profile.c", "protocol.c", "text.c")
 MODEL_HASH = "0123456789abcdef" * 4
 INPUT_BYTES, OUTPUT_BYTES = 90, 600
 
 SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-WARNINGS = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic")
+WARNINGS = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-DEDGEPIPE_PROFILE")
 
 
 def build(folder: Path, *defines: str) -> Path | None:

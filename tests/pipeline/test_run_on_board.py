@@ -62,9 +62,15 @@ def test_patches_on_an_emulated_board(streamed: Path, tiny_vision: Path) -> None
     assert answer.patches == len(json.loads((streamed / "vision/plan.json").read_text())["tiles"]) > 1
     scores = sorted(((code + 128) / 256 for code in oracle(tiny_vision)), reverse=True)
     assert [guess.score for guess in answer.top] == scores[:2]
-    assert answer.instructions is not None
-    assert answer.instructions > 100_000
-    assert answer.compute_us is None
+    assert answer.work.instructions is not None
+    assert answer.work.instructions > 100_000
+    assert answer.work.us is answer.run_ms is None
+    assert len(answer.steps) == answer.patches + 1
+    assert sum(step.count for step in answer.steps) == pytest.approx(answer.work.instructions, abs=10)
+    in_layers = sum(layer.work.count for layer in answer.layers)
+    assert 0.95 * answer.work.instructions < in_layers <= answer.work.instructions
+    assert sum(layer.share for layer in answer.layers) == pytest.approx(1)
+    assert {layer.calls for layer in answer.layers} == {1, answer.patches}
     assert answer.line.bytes_sent > photograph().size
     assert answer.memory.arena_peak_bytes <= answer.memory.arena_bytes <= 15 * 1024
     assert 0 < answer.memory.stack_peak_bytes <= answer.memory.stack_bytes
@@ -158,12 +164,17 @@ def test_a_user_runs_an_emulated_board(edgepipe: Any, streamed: Path, tiny_visio
     answer = json.loads(out)
     assert answer["output"] == [oracle(tiny_vision)]
     assert answer["line"]["frames_damaged"] == 0
+    assert answer["memory"]["arena_bytes"] == answer["planned_arena_bytes"]
+    assert all(layer["work"]["us"] is None and layer["work"]["instructions"] for layer in answer["layers"])
     code, out, err = edgepipe(*arguments, "--top-k", "2")
     scores = sorted(((code + 128) / 256 for code in oracle(tiny_vision)), reverse=True)
     assert [float(line.split()[0]) for line in out.splitlines()] == pytest.approx(scores[:2], abs=5e-5)
     assert re.fullmatch(
-        r"qemu:netduinoplus2 · \d+ patches · \d+\.\d million instructions · \d+ ms in all · \d+ bytes sent, \d+ frames "
-        r"again · arena \d+ of \d+ bytes · stack \d+ of \d+\n",
+        r" share +instructions  calls  layer\n"
+        r"( *\d+\.\d%  +[\d,]+  +\d+  [A-Zc][^\n]+\n)+"
+        r" *\d+\.\d%  +[\d,]+  +\d+  stitch tiles together\n"
+        r"qemu:netduinoplus2 · \d+ patches · \d+\.\d\d million instructions · \d+ bytes sent, \d+ of them again · "
+        r"arena painted to \d+ of \d+ bytes planned · stack to \d+ of \d+\n",
         err,
     )
 

@@ -14,8 +14,8 @@ int edgepipe_getchar(void);
 /* Send a byte; waits until the port takes it. */
 void edgepipe_putchar(int byte);
 
-/* Microseconds since the start; wraps after 71 minutes. */
-uint32_t edgepipe_microseconds(void);
+/* Cycles of the processor's clock since the start, EDGEPIPE_CLOCK_MHZ to a microsecond. */
+uint64_t edgepipe_cycles(void);
 
 /* Bytes of the stack, and how many of them have been used since the start: it was painted then. */
 size_t edgepipe_stack_bytes(void);

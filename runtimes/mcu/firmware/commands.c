@@ -16,7 +16,7 @@
 #define EDGEPIPE_MODEL_NAME EDGEPIPE_MODEL_HASH
 #endif
 
-#if defined(EDGEPIPE_KEEP_IMAGE) && EDGEPIPE_KEEP_IMAGE
+#if EDGEPIPE_KEEP_IMAGE
 static int8_t kept_image[EDGEPIPE_INPUT_BYTES];
 #define IMAGE_IS_KEPT true
 #define IMAGE kept_image
@@ -35,21 +35,10 @@ void ep_drop_image(void)
     output = NULL;
 }
 
-/* Microseconds since the start, beyond the 71 minutes of the board's clock if asked for often enough. */
-static uint64_t clock_us(void)
-{
-    static uint64_t total;
-    static uint32_t last;
-    const uint32_t now = edgepipe_microseconds();
-    total += now - last;
-    last = now;
-    return total;
-}
-
 static void print_timestamp(void)
 {
     ep_print("m-lap-us-");
-    ep_print_unsigned(clock_us());
+    ep_print_unsigned(edgepipe_cycles() / EDGEPIPE_CLOCK_MHZ);
     ep_print("\r\n");
 }
 
@@ -180,7 +169,6 @@ static void run_once(void)
     }
     output = edgepipe_push_patch(0) == 0 ? edgepipe_finish() : NULL;
     is_loaded = IMAGE_IS_KEPT;
-    clock_us();
 }
 
 static void infer(char *arguments)
@@ -201,7 +189,8 @@ static void infer(char *arguments)
         return;
     }
     if (!IMAGE_IS_KEPT && inferences + warm_up > 1) {
-        ep_print("e-[The image is gone after one inference: infer 1 0, or build with EDGEPIPE_KEEP_IMAGE]\r\n");
+        print_count("e-[The image is gone after one inference, there is no SRAM to keep its ", EDGEPIPE_INPUT_BYTES,
+                    " bytes: infer 1 0]\r\n");
         return;
     }
     ep_drop_inference();

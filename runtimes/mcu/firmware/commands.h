@@ -3,7 +3,8 @@
  *
  * The bytes of `db` are pixels as the runners send them; int8 models get them less EDGEPIPE_PIXEL_OFFSET. They go to
  * where the model reads its image, so a model that runs patch by patch takes frames only. An inference uses that place
- * for other things: EDGEPIPE_KEEP_IMAGE gives the image a place of its own, which `infer N W` needs to repeat itself. */
+ * for other things: with EDGEPIPE_KEEP_IMAGE=1 the image has a place of its own, which `infer N W` needs to repeat
+ * itself; board.mk says so where the SRAM allows. */
 #ifndef EDGEPIPE_COMMANDS_H
 #define EDGEPIPE_COMMANDS_H
 

@@ -18,13 +18,13 @@ extern const struct ep_tile ep_tiles[EDGEPIPE_TILES];
 /* What comes after the last tile. */
 void ep_tail(void);
 
-/* EP_LAYER names the call that follows; with EDGEPIPE_PROFILE, time is counted for it from here on. */
+/* EP_LAYER says of which layer the call that follows is; with EDGEPIPE_PROFILE, cycles count for it from here on. */
 #ifdef EDGEPIPE_PROFILE
 #include "profile.h"
-#define EP_LAYER(number, name) edgepipe_begin_layer(number, name)
+#define EP_LAYER(number) edgepipe_begin_layer(number)
 #define EP_END_LAYER() edgepipe_end_layer()
 #else
-#define EP_LAYER(number, name) ((void)0)
+#define EP_LAYER(number) ((void)0)
 #define EP_END_LAYER() ((void)0)
 #endif
 

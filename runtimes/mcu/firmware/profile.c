@@ -1,35 +1,34 @@
-#ifdef EDGEPIPE_PROFILE
 #include "profile.h"
 
 #include <string.h>
 
 #include "board.h"
 
-struct edgepipe_layer edgepipe_layers[EDGEPIPE_LAYERS];
-static struct edgepipe_layer *current;
-static uint32_t since;
+enum { NONE = EDGEPIPE_LAYERS };
+
+uint64_t edgepipe_layer_cycles[EDGEPIPE_LAYERS];
+uint32_t edgepipe_layer_calls[EDGEPIPE_LAYERS];
+static unsigned current = NONE;
+static uint64_t since;
 
 void edgepipe_reset_layers(void)
 {
-    memset(edgepipe_layers, 0, sizeof edgepipe_layers);
-    current = NULL;
+    memset(edgepipe_layer_cycles, 0, sizeof edgepipe_layer_cycles);
+    memset(edgepipe_layer_calls, 0, sizeof edgepipe_layer_calls);
+    current = NONE;
 }
 
 void edgepipe_end_layer(void)
 {
-    if (current != NULL)
-        current->microseconds += edgepipe_microseconds() - since;
-    current = NULL;
+    if (current != NONE)
+        edgepipe_layer_cycles[current] += edgepipe_cycles() - since;
+    current = NONE;
 }
 
-void edgepipe_begin_layer(unsigned number, const char *name)
+void edgepipe_begin_layer(unsigned number)
 {
     edgepipe_end_layer();
-    current = &edgepipe_layers[number];
-    current->name = name;
-    current->calls++;
-    since = edgepipe_microseconds();
+    current = number;
+    edgepipe_layer_calls[number]++;
+    since = edgepipe_cycles();
 }
-#else
-typedef int edgepipe_no_profile; /* ISO C wants a declaration */
-#endif

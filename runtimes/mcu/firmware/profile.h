@@ -1,4 +1,4 @@
-/* Where the time of an inference goes, layer by layer: built with EDGEPIPE_PROFILE, which needs a board's clock. */
+/* Where the cycles of an inference go, layer by layer: model.c tells when it is built with EDGEPIPE_PROFILE. */
 #ifndef EDGEPIPE_PROFILE_H
 #define EDGEPIPE_PROFILE_H
 
@@ -6,16 +6,13 @@
 
 #include "model.h"
 
-struct edgepipe_layer {
-    const char *name; /* NULL while it has not run */
-    uint32_t microseconds, calls;
-};
-
-/* Since the last edgepipe_reset_layers. */
-extern struct edgepipe_layer edgepipe_layers[EDGEPIPE_LAYERS];
+/* Of each layer, since the last edgepipe_reset_layers; edgepipe_layer_names in model.c says which they are. */
+extern uint64_t edgepipe_layer_cycles[EDGEPIPE_LAYERS];
+extern uint32_t edgepipe_layer_calls[EDGEPIPE_LAYERS];
+extern const char *const edgepipe_layer_names[EDGEPIPE_LAYERS];
 
 void edgepipe_reset_layers(void);
-void edgepipe_begin_layer(unsigned number, const char *name);
+void edgepipe_begin_layer(unsigned number);
 void edgepipe_end_layer(void);
 
 #endif

@@ -10,12 +10,15 @@
 
 #include "board.h"
 #include "edgepipe_model.h"
+#include "model_parts.h"
+
+const char *const edgepipe_layer_names[EDGEPIPE_LAYERS] = {"HASH of a patch", "NOISE of the hash"};
 
 /* As in an arena, the output takes the place of the patches. */
 static int8_t arena[EDGEPIPE_OUTPUT_BYTES];
 static unsigned pushed;
 static uint64_t hash;
-static uint32_t microseconds;
+static uint64_t cycles;
 
 int edgepipe_getchar(void)
 {
@@ -51,9 +54,9 @@ void edgepipe_putchar(int byte)
         exit(0);
 }
 
-uint32_t edgepipe_microseconds(void)
+uint64_t edgepipe_cycles(void)
 {
-    return microseconds;
+    return cycles;
 }
 
 size_t edgepipe_stack_bytes(void)
@@ -104,6 +107,7 @@ int edgepipe_push_patch(unsigned tile)
 {
     if (tile != pushed || tile >= edgepipe_tiles())
         return -1;
+    EP_LAYER(0);
     for (size_t i = 0; i < edgepipe_patch_bytes(tile); i++)
         hash = hash * 6364136223846793005u + (uint8_t)arena[i] + 1;
     memset(arena, 0x77, sizeof arena);
@@ -112,7 +116,8 @@ int edgepipe_push_patch(unsigned tile)
     if (ms != NULL)
         nanosleep(&(struct timespec){atoi(ms) / 1000, atoi(ms) % 1000 * 1000000}, NULL);
     pushed++;
-    microseconds += 1000;
+    cycles += 1000 * EDGEPIPE_CLOCK_MHZ;
+    EP_END_LAYER();
     return 0;
 }
 
@@ -120,10 +125,12 @@ const int8_t *edgepipe_finish(void)
 {
     if (pushed < edgepipe_tiles())
         return NULL;
+    EP_LAYER(1);
     for (size_t i = 0; i < sizeof arena; i++) {
         hash = hash * 6364136223846793005u + 1;
         arena[i] = (int8_t)(hash >> 56);
     }
-    microseconds += 500;
+    cycles += 500 * EDGEPIPE_CLOCK_MHZ;
+    EP_END_LAYER();
     return arena;
 }

@@ -94,7 +94,7 @@ class HostModel:
 class Emulated:
     """What a board in QEMU answered, and what it and its linker tell of memory, in bytes.
 
-    ``layers``: ``[N, 2]``, calls and microseconds of each layer if the firmware was built to count them.
+    ``layers``: ``[N, 2]``, calls and cycles of each layer.
     """
 
     outputs: list[np.ndarray]
@@ -176,8 +176,9 @@ def emulate(make_firmware: Callable[..., Path]) -> Callable[..., Emulated]:
             np.frombuffer(answers, tensor.dtype, tensor.nbytes, number * tensor.nbytes).reshape(tensor.shape)
             for number in range(len(images))
         ]
-        *layers, stack_peak, arena_peak, stack = np.frombuffer(answers[end:], "<u4").tolist()
-        counted = np.array(layers, np.int64).reshape(-1, 2)
+        stack_peak, arena_peak, stack = np.frombuffer(answers[-12:], "<u4").tolist()
+        words = np.frombuffer(answers[end:-12], "<u4").astype(np.int64).reshape(-1, 3)
+        counted = np.stack([words[:, 0], words[:, 1] + (words[:, 2] << 32)], axis=1)
         return Emulated(outputs, counted, stack_peak, arena_peak, stack, (folder / "build/firmware.map").read_text())
 
     return run

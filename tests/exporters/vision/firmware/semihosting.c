@@ -1,11 +1,9 @@
 /* Computes what comes by semihosting: windows.bin has images as their windows, one after the other; answers.bin gets the
- * output of each, and at last the peaks of stack and arena and the stack's size; with EDGEPIPE_PROFILE, before these,
- * how often each layer ran, and for how many microseconds. */
+ * output of each, then how often each layer ran and its cycles (the lower half first), and at last the peaks of stack and
+ * arena and the stack's size. */
 #include "board.h"
 #include "edgepipe_model.h"
-#ifdef EDGEPIPE_PROFILE
 #include "profile.h"
-#endif
 
 enum { SYS_OPEN = 1, SYS_WRITE = 5, SYS_READ = 6, SYS_EXIT_EXTENDED = 0x20 };
 
@@ -37,14 +35,12 @@ void edgepipe_fault(void)
 
 static void write_findings(int32_t output)
 {
-#ifdef EDGEPIPE_PROFILE
     for (unsigned i = 0; i < EDGEPIPE_LAYERS; i++) {
-        const struct edgepipe_layer *layer = &edgepipe_layers[i];
-        const uint32_t facts[] = {layer->name == NULL ? 0 : layer->calls, layer->microseconds};
+        const uint64_t cycles = edgepipe_layer_cycles[i];
+        const uint32_t facts[] = {edgepipe_layer_calls[i], (uint32_t)cycles, (uint32_t)(cycles >> 32)};
         if (transfer(SYS_WRITE, output, facts, sizeof facts) != 0)
             leave(5);
     }
-#endif
     const uint32_t peaks[] = {edgepipe_stack_peak_bytes(), edgepipe_arena_peak_bytes(), edgepipe_stack_bytes()};
     if (transfer(SYS_WRITE, output, peaks, sizeof peaks) != 0)
         leave(6);

@@ -73,24 +73,23 @@ def test_random_network(name: str, random_graph: Any, emulate: Any, reference: A
 
 @pytest.mark.parametrize("name", EMULATED)
 def test_layers_are_timed(name: str, random_graph: Any, emulate: Any) -> None:
-    """A layer runs once for each tile of its kind and image, and the time of all of them is most of an inference's."""
+    """A layer runs once for each tile and image, whatever the tile's kind, and all of them take some time."""
     graph = random_graph(0)
     model = split(graph, PatchPlan(split_points(graph)[0], 3, 1))
     arena, images = plan_split_arena(model), images_for(graph)
-    emulated = emulate(find_board(name), model, arena, images, "DEFINES=-DEDGEPIPE_PROFILE")
-    calls, microseconds = emulated.layers.T
+    board = find_board(name)
+    emulated = emulate(board, model, arena, images)
+    calls, cycles = emulated.layers.T
+    whole_calls = len(list(call_list(graph, plan_arena(graph))))
+    assert len(calls) <= whole_calls + 2  # crops and stitching
     tiles = Counter(tile.graph for tile in model.tiles)
-    expected = [
-        tiles[key] * len(images)
-        for key, tile_graph in model.tile_graphs.items()
-        for _ in call_list(tile_graph, arena.tiles[key])
-    ]
-    expected += [len(images) for _ in call_list(model.tail, arena.tail)]
-    assert calls.tolist() == expected
+    expected = sum(tiles[key] * len(list(call_list(part, arena.tiles[key]))) for key, part in model.tile_graphs.items())
+    expected += len(list(call_list(model.tail, arena.tail))) + len(model.tiles)
+    assert calls.sum() == expected * len(images)
     macs = model.tail.macs + sum(model.tile_graphs[tile.graph].macs for tile in model.tiles)
     emulated_us_per_instruction = 0.064
-    assert microseconds.sum() > len(images) * macs / 16 * emulated_us_per_instruction
-    assert (microseconds > 0).mean() > 0.5
+    assert cycles.sum() / board.clock_mhz > len(images) * macs / 16 * emulated_us_per_instruction
+    assert (cycles > 0).mean() > 0.5
 
 
 @pytest.mark.slow
@@ -140,7 +139,7 @@ def test_more_than_its_memory(tmp_path: Path, emulate: Any, reference: Any, chec
 @pytest.mark.slow
 @pytest.mark.parametrize("name", boards())
 def test_builds_for_every_board(name: str, random_graph: Any, make_firmware: Any) -> None:
-    """Without a warning, with the program that answers on the serial port, portable and with times by layer too."""
+    """Without a warning, with the program that answers on the serial port, portable too."""
     graph = random_graph(0)
     arena = plan_arena(graph)
     folder = make_firmware(find_board(name), graph, arena)
@@ -152,4 +151,4 @@ def test_builds_for_every_board(name: str, random_graph: Any, make_firmware: Any
     constants = write_firmware(graph, arena, find_board(name), folder / "again").constant_bytes
     assert constants < text + data < constants + 32 * 1024  # what is reckoned with at export
     assert arena.nbytes < data + bss < arena.nbytes + RESERVE_BYTES
-    make_firmware(find_board(name), graph, plan_arena(graph), "DEFINES=-DEDGEPIPE_PORTABLE -DEDGEPIPE_PROFILE")
+    make_firmware(find_board(name), graph, plan_arena(graph), "DEFINES=-DEDGEPIPE_PORTABLE")
