@@ -1,4 +1,4 @@
-"""Drafters in the order they are asked, each held to its contract: one that breaks it is dropped, and decoding goes on."""
+"""Drafters in the order they are asked; one that breaks its contract is dropped, and decoding goes on."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class BrokenContract(Exception):
 class Chain:
     """Drafters in order, and the checks that keep their mistakes from the text."""
 
-    def __init__(self, drafters: Sequence[Drafter], vocab_size: int, clock: Callable[[], int] = perf_counter_ns) -> None:
+    def __init__(
+        self, drafters: Sequence[Drafter], vocab_size: int, clock: Callable[[], int] = perf_counter_ns
+    ) -> None:
         """``vocab_size`` is the target's; names must differ."""
         self.vocab_size = vocab_size
         self._clock = clock
