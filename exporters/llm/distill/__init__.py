@@ -1,0 +1,1 @@
+"""Trains a small draft on what its target writes: prompts, sampling, vocabulary, training, acceptance."""
