@@ -117,6 +117,21 @@ class KVCache:
             self.mass[layers, heads, holes] = self.mass[layers, heads, survivors]
         self.length = kept
 
+    def follow(self, source: KVCache, sinks: int, budget: int) -> None:
+        """Hold the rows of the first ``sinks`` tokens of ``source`` and of its latest, ``budget`` in all.
+
+        Only rows that are not here yet are copied; pending ones are forgotten. Neither cache keeps mass, and
+        ``source`` has evicted nothing.
+        """
+        end, recent = source.next_position, budget - sinks
+        copied = min(sinks, self.next_position), max(sinks, self.next_position, end - recent)
+        positions = np.r_[copied[0] : min(sinks, end), copied[1] : end]
+        # Behind the sinks, a new token takes the place of the oldest.
+        slots = np.where(positions < sinks, positions, sinks + (positions - sinks) % recent)
+        self.rows[:, :, :, slots] = source.rows[:, :, :, positions]
+        self.positions[:, :, slots] = positions
+        self.length, self.next_position, self.pending = min(end, budget), end, 0
+
     def truncate(self, length: int) -> None:
         """Forget all tokens from position ``length`` on.
 

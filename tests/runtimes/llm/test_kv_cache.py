@@ -110,3 +110,24 @@ def test_truncate_is_refused_where_it_cannot_be_exact() -> None:
 def test_allocates_exactly_budget_and_widest_forward() -> None:
     cache = KVCache(SPEC, 100, 28)
     assert cache.nbytes == 128 * SPEC.kv_bytes_per_token == 128 * 2 * 2 * 3 * 4 * 4
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(1, 12), st.integers(0, 2**32 - 1))
+def test_follows_another_cache(data: st.DataObject, budget: int, seed: int) -> None:
+    """Sinks and the latest tokens, row for row, however much came since the last time; pending rows are forgotten."""
+    random = np.random.default_rng(seed)
+    sinks = data.draw(st.integers(0, budget - 1))
+    source, follower = KVCache(SPEC, 60, 6), KVCache(SPEC, budget, 3)
+    for _ in range(data.draw(st.integers(1, 8))):
+        for _ in range(data.draw(st.integers(0, 3))):
+            feed(source, random, data.draw(st.integers(1, 6)))
+            source.commit(data.draw(st.integers(0, min(source.pending, 60 - source.length))))
+        follower.follow(source, sinks, budget)
+        end = source.next_position
+        assert (follower.length, follower.pending, follower.next_position) == (min(end, budget), 0, end)
+        positions = follower.positions[:, :, : follower.length]
+        expected = sorted({*range(min(sinks, end)), *range(max(0, end - (budget - sinks)), end)})
+        assert (np.sort(positions, axis=2) == expected).all()
+        np.testing.assert_array_equal(follower.rows[:, :, :, : follower.length], source.rows[:, :, :, positions[0, 0]])
+        feed(follower, random, data.draw(st.integers(1, 3)))
