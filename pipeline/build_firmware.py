@@ -1,4 +1,9 @@
-"""The firmware in a bundle: which board and model it is for, and the program that `make` builds of it."""
+"""The firmware in a bundle: which board and model it is for, and the program that its C source compiles to.
+
+A bundle may come from anywhere, so nothing in it is obeyed: its files are compiled with the Makefile, the compiler's
+options and the board's settings of this edgepipe, and only such files as its manifest lists and whose names make takes
+literally. What is built runs on a board or in an emulator without a way out.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +17,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgepipe.cache import cache_folder
+from edgepipe.devices.boards import find_board
+from edgepipe.devices.mcu_line import BAUD
 from edgepipe.errors import BundleError, EdgepipeError
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.vision_session import vision_component
+from edgepipe.runtimes import mcu
 
+PROGRAM = "firmware.elf"
+_MAKEFILE = Path(mcu.__file__).with_name("firmware") / "Makefile"
 _TOOLS = {
     "make": "apt install make",
     "arm-none-eabi-gcc": "apt install gcc-arm-none-eabi libnewlib-arm-none-eabi",
 }
-_PROGRAM = "firmware.elf"
+_SOURCE = re.compile(r"((kernels|board)/)?\w+\.(c|h|ld)", re.ASCII)
+# Of board.mk, besides what boards.toml knows.
+_NUMBERS = ("COLUMN_LENGTH", "KEEP_IMAGE")
 
 
 @dataclass(frozen=True)
@@ -51,40 +63,95 @@ def bundle_firmware(bundle: Bundle) -> BundleFirmware:
     )
 
 
-def build_firmware(bundle: Bundle, firmware: BundleFirmware) -> Path:
-    """The program for the board, an ELF file in the user's cache folder; built by the bundle's Makefile if need be.
+def build_firmware(bundle: Bundle, firmware: BundleFirmware, baud: int = BAUD) -> Path:
+    """The program for the board, an ELF file in the user's cache folder; built if it is not there yet.
+
+    Args:
+        bundle, firmware: as `bundle_firmware` found it.
+        baud: bits a second of the board's serial port.
 
     Raises:
-        EdgepipeError: make or the compiler is not installed, or fails.
+        BundleError: the bundle was written by another edgepipe, or by something else.
+        EdgepipeError: make or the compiler is not installed, or fails; there is no such board.
     """
-    program = cache_folder() / "firmware" / _source_hash(bundle, firmware.folder) / _PROGRAM
-    if program.is_file():
+    settings = _settings(firmware, baud)
+    sources = _sources(bundle, firmware.folder)
+    recipe = "\n".join([*settings, *(f"{digest}  {name}" for name, digest in sources.items())])
+    key = hashlib.sha256(_MAKEFILE.read_bytes() + recipe.encode()).hexdigest()
+    program = cache_folder() / "firmware" / key / PROGRAM
+    if program.is_file() and linker_map(program).is_file():
         return program
     for tool, hint in _TOOLS.items():
         if shutil.which(tool) is None:
             raise EdgepipeError(f"{tool} is not installed, the firmware cannot be built: {hint}")
-    with tempfile.TemporaryDirectory() as build:
-        command = ["make", "--silent", f"-j{os.cpu_count() or 1}", "-C", str(firmware.folder), f"BUILD={build}"]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    with tempfile.TemporaryDirectory() as folder:
+        for name in sources:
+            copy = Path(folder, name)
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(firmware.folder / name, copy)
+        shutil.copyfile(_MAKEFILE, Path(folder, "Makefile"))
+        Path(folder, "board.mk").touch()
+        command = ["make", "--silent", f"-j{os.cpu_count() or 1}", *settings]
+        done = subprocess.run(command, cwd=folder, env=_environment(), capture_output=True, text=True, errors="replace")
         if done.returncode:
             first = (done.stderr or done.stdout).strip().partition("\n")[0]
             raise EdgepipeError(f"{firmware.folder}: make fails ({first}): run it there to see why")
-        try:
-            program.parent.mkdir(parents=True, exist_ok=True)
-            partial = program.with_suffix(f".{os.getpid()}")
-            shutil.copyfile(Path(build, _PROGRAM), partial)
-            partial.replace(program)
-        except OSError as error:
-            raise EdgepipeError(f"{program}: {error.strerror}; set EDGEPIPE_CACHE_DIR to another folder") from error
+        for path in (linker_map(program), program):
+            keep(Path(folder, "build", path.name).read_bytes(), path)
     return program
 
 
-def _source_hash(bundle: Bundle, folder: Path) -> str:
-    """Of all source files, by their hashes in the manifest."""
+def linker_map(program: Path) -> Path:
+    """Where the linker's map of a program is."""
+    return program.with_suffix(".map")
+
+
+def keep(content: bytes, path: Path) -> None:
+    """Write a file into the cache folder; no other process ever sees a part of it.
+
+    Raises:
+        EdgepipeError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}")
+        partial.write_bytes(content)
+        partial.replace(path)
+    except OSError as error:
+        raise EdgepipeError(f"{path}: {error.strerror}; set EDGEPIPE_CACHE_DIR to another folder") from error
+
+
+def _settings(firmware: BundleFirmware, baud: int) -> list[str]:
+    """Every variable of the Makefile; of the bundle's own settings only numbers are taken."""
+    board = find_board(firmware.board)
+    numbers = {name: _found(firmware.folder / "board.mk", rf"^{name} [:?]= (\d+)$") for name in _NUMBERS}
+    variables = {
+        "BOARD": board.name,
+        "CHIP": board.chip,
+        "CORE_FLAGS": board.compiler,
+        "CLOCK_MHZ": board.clock_mhz,
+        **numbers,
+        "BAUD": baud,
+        "BUILD": "build",
+        "CROSS": "arm-none-eabi-",
+        "DEFINES": "",
+        "OPTIMISE": "-O2",
+    }
+    return [f"{name}={value}" for name, value in variables.items()]
+
+
+def _sources(bundle: Bundle, folder: Path) -> dict[str, str]:
+    """The SHA-256 of each file that is compiled, by its name in the folder."""
     prefix = f"{folder.relative_to(bundle.folder).as_posix()}/"
-    files = bundle.manifest["files"]
-    lines = [f"{files[name]['sha256']}  {name}\n" for name in sorted(files) if name.startswith(prefix)]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
+    names = {name: name.removeprefix(prefix) for name in sorted(bundle.manifest["files"]) if name.startswith(prefix)}
+    return {
+        short: bundle.manifest["files"][name]["sha256"] for name, short in names.items() if _SOURCE.fullmatch(short)
+    }
+
+
+def _environment() -> dict[str, str]:
+    """This process's, without what make or the Makefile would take from it."""
+    return {name: value for name, value in os.environ.items() if name not in ("PROGRAM", "MAKEFLAGS", "MAKEFILES")}
 
 
 def _found(path: Path, pattern: str) -> str:

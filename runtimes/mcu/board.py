@@ -12,7 +12,7 @@ class Board:
     ``sram``: bytes of the largest piece of RAM without a gap. ``flash``: bytes. ``sram_begin``, ``flash_begin``: their
     addresses; ``vectors``: where the processor looks for its vectors, if that is not the flash. ``chip``: the file in
     runtimes/mcu/firmware/boards with its clocks and serial port. ``compiler``: GCC's options for the core. ``qemu``:
-    the machine of qemu-system-arm that emulates it, or None.
+    the machine of qemu-system-arm that emulates it, or None. ``flasher``: the command that writes its flash, or None.
     """
 
     name: str
@@ -27,3 +27,4 @@ class Board:
     compiler: str
     vectors: int | None = None
     qemu: str | None = None
+    flasher: str | None = None
