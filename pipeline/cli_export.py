@@ -17,7 +17,7 @@ PRECISIONS = ["auto", "fp32", "int8", "int4"]
 
 @click.command("export", short_help="Turn a language or vision model into a bundle for a device.")
 @click.option("--target", metavar="MODEL", help="Model to run: hub id, folder, .gguf file, or smollm2-135m.")
-@click.option("--draft", metavar="MODEL", help="Smaller model with the same tokenizer that guesses ahead.")
+@click.option("--draft", metavar="DRAFT", help="Draft that guesses ahead for it, or a smaller MODEL.")
 @click.option("--output", "-o", metavar="BUNDLE", type=click.Path(path_type=Path), help="Folder to write.")
 @click.option("--force", is_flag=True, help="Replace BUNDLE if it is one.")
 @click.option("--revision", metavar="COMMIT", help="Branch, tag or commit of the target's hub id.")
@@ -71,13 +71,16 @@ def command(
     Options are laid over the recipe file; those of the target apply to the draft too. The bundle
     appears when it is whole: an export that fails, is killed, or does not pass validation (exit code 3) leaves none.
 
+    A DRAFT guesses ahead for the target: a folder that edgepipe distill wrote, smollm2-135m-draft, or any smaller MODEL
+    with the same tokenizer.
+
     Progress is shown on a terminal only. Of the formats of a vision model, executorch takes a few minutes to lower.
 
     A .npy file in the calibration FOLDER holds one image of the model's size, or several: uint8 pixels, or
     floating-point real values, as pixels are normalised to (0 to 1 without mean and std).
 
     \b
-    edgepipe export --target smollm2-135m -o smollm2
+    edgepipe export --target smollm2-135m --draft smollm2-135m-draft -o smollm2
     edgepipe export --target Qwen/Qwen3-4B --draft Qwen/Qwen3-0.6B --precision int4 -o qwen3
     edgepipe export --vision digits --sram 64K -o digits
     edgepipe export --vision person.tflite --formats tflite,firmware --board netduinoplus2 -o person
@@ -115,7 +118,7 @@ def command(
     if "draft" in values or draft is not None:
         _lay_over(values, "draft", draft_values)
     elif draft_precision is not None or draft_revision is not None:
-        raise click.UsageError("options of the draft are given, but no --draft MODEL")
+        raise click.UsageError("options of the draft are given, but no --draft DRAFT")
     if no_validate:
         values["validate"] = False
     if "target" not in values and "vision" not in values:

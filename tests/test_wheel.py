@@ -26,6 +26,7 @@ def test_a_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     found = set(zipfile.ZipFile(wheel).namelist())
     sources = {f"edgepipe/{path.relative_to(ROOT)}" for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
     sources |= {str(path.relative_to(ROOT)) for path in (ROOT / "edgepipe").rglob("*.py")}
+    sources |= {f"edgepipe/{path.relative_to(ROOT)}" for path in (ROOT / "exporters/drafts").glob("*/*")}
     for pattern in ("*.[ch]", "*.ld", "Makefile"):
         sources |= {f"edgepipe/{path.relative_to(ROOT)}" for path in (ROOT / "runtimes/mcu").rglob(pattern)}
     metadata = {name for name in found if name.partition("/")[0].endswith(".dist-info")}

@@ -7,6 +7,9 @@ from pathlib import Path
 from edgepipe.errors import EdgepipeError, RecipeError
 from edgepipe.exporters.sources.weights import DecoderWeights
 
+# Drafts that come with edgepipe: the name to type, and the folder in exporters/drafts.
+DRAFTS = {"smollm2-135m-draft": "smollm2_135m"}
+
 
 def open_source(reference: str, revision: str | None = None) -> DecoderWeights:
     """Open the weights that ``reference`` names, by reading headers only.
@@ -32,7 +35,7 @@ def open_source(reference: str, revision: str | None = None) -> DecoderWeights:
         from edgepipe.exporters.sources.hugging_face import HuggingFaceWeights
 
         if is_draft(path):
-            raise EdgepipeError(f"{reference} is a draft, which has no embeddings: give it as --draft, beside --target")
+            raise _no_target(reference)
         return HuggingFaceWeights(path, path.resolve().name)
     if is_local:
         from edgepipe.exporters.sources.gguf import GgufWeights
@@ -40,6 +43,8 @@ def open_source(reference: str, revision: str | None = None) -> DecoderWeights:
         return GgufWeights(path)
     if reference in ALIASES:
         return open_alias(reference)
+    if reference in DRAFTS:
+        raise _no_target(reference)
     return _open_hub(reference, revision)
 
 
@@ -52,15 +57,29 @@ def open_draft(reference: str, target: DecoderWeights, revision: str | None = No
         UnsupportedModel: what is found cannot be exported, or is another target's draft.
     """
     from edgepipe.exporters.llm.draft_folder import is_draft
-    from edgepipe.exporters.sources.draft import ALIASES, DraftWeights, alias_folder
+    from edgepipe.exporters.sources.draft import DraftWeights
 
-    packaged = reference in ALIASES
-    folder = alias_folder(reference) if packaged else _path(reference)
+    packaged = reference in DRAFTS
+    folder = _packaged_draft(reference) if packaged else _path(reference)
     if not is_draft(folder):
         return open_source(reference, revision)
     if revision is not None:
         raise RecipeError(f"revision {revision!r} is given, but {reference} is no hub id: leave it out")
     return DraftWeights(folder, target, reference if packaged else None)
+
+
+def _packaged_draft(name: str) -> Path:
+    folder = Path(__file__).parents[1] / "drafts" / DRAFTS[name]
+    if not folder.is_dir():
+        raise EdgepipeError(
+            f"this edgepipe comes without {name}: make one with `edgepipe distill {name.removesuffix('-draft')} "
+            "-o DRAFT`, and give --draft DRAFT"
+        )
+    return folder
+
+
+def _no_target(reference: str) -> EdgepipeError:
+    return EdgepipeError(f"{reference} is a draft, which has no embeddings: give it as --draft, beside --target")
 
 
 def _path(reference: str) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgepipe.errors import EdgepipeError, MissingExtra, UnsupportedModel
+from edgepipe.errors import MissingExtra, UnsupportedModel
 from edgepipe.exporters.llm.draft_folder import CONFIG, read_draft
 from edgepipe.exporters.llm.quantize import QuantizedMatrix
 from edgepipe.exporters.sources.hugging_face import read_config
@@ -25,8 +25,6 @@ except ImportError as missing:
     raise MissingExtra(missing.name or "transformers", "export") from missing
 
 EMBEDDINGS = "model.embed_tokens.weight"
-# Drafts that come with edgepipe: the name to type, and the folder in exporters/drafts.
-ALIASES = {"smollm2-135m-draft": "smollm2_135m"}
 
 
 class DraftWeights(DecoderWeights):
@@ -89,19 +87,3 @@ class DraftWeights(DecoderWeights):
             )
         model.set_output_embeddings(head)  # transformers would make one of vocab_size rows
         return model.eval()
-
-
-def alias_folder(name: str) -> Path:
-    """The folder of a draft that comes with edgepipe.
-
-    Raises:
-        EdgepipeError: this edgepipe has none.
-    """
-    folder = Path(__file__).parents[1] / "drafts" / ALIASES[name]
-    if not folder.is_dir():
-        target = name.removesuffix("-draft")
-        raise EdgepipeError(
-            f"this edgepipe comes without {name}: make one with `edgepipe distill {target} -o DRAFT`, "
-            "and give --draft DRAFT"
-        )
-    return folder

@@ -93,7 +93,7 @@ def test_dry_run_as_json() -> None:
     [
         (["-o", "bundle"], "nothing to export"),
         (["--target", "model"], "no place to write to"),
-        (["--target", "model", "--draft-precision", "int4"], "no --draft MODEL"),
+        (["--target", "model", "--draft-precision", "int4"], "no --draft DRAFT"),
         (["--target", "model", "--precision", "int3"], "'int3' is not one of 'auto'"),
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 
 import edgepipe
 from edgepipe.errors import BundleError, EdgepipeError, EngineError, RecipeError, UnsupportedModel
+from edgepipe.exporters import sources
 from edgepipe.exporters.llm.recipe import DecoderRecipe
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.bundle_writer import write_bundle
@@ -218,3 +219,15 @@ def test_a_draft_that_lost_a_tensor_is_refused(tiny_model: TinyModel, tiny_draft
     save_file(tensors, tmp_path / "draft/model.safetensors")
     with pytest.raises(UnsupportedModel, match="has no tensor model.layers.0.mlp.up_proj.weight"):
         edgepipe.export(pair(tiny_model("llama"), tmp_path / "draft"), tmp_path / "bundle")
+
+
+def test_the_draft_that_comes_with_edgepipe_needs_its_target(
+    tiny_model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(EdgepipeError, match="smollm2-135m-draft is a draft, which has no embeddings"):
+        edgepipe.export("smollm2-135m-draft", tmp_path / "bundle")
+    monkeypatch.setitem(sources.DRAFTS, "smollm2-135m-draft", "not_there")
+    with pytest.raises(
+        EdgepipeError, match="make one with `edgepipe distill smollm2-135m -o DRAFT`"
+    ):
+        edgepipe.export(pair(tiny_model("llama"), "smollm2-135m-draft"), tmp_path / "bundle")
