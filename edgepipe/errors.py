@@ -12,6 +12,7 @@
     ├── EngineError               exit code 1   the inference engine refused the model or returned NaN
     ├── ValidationFailed          exit code 3   the exported model strays too far from its source
     ├── DeviceUnreachable         exit code 4   a device does not answer
+    ├── DeviceError               exit code 4   a device answers, and lacks what is asked of it
     └── MeasurementUntrustworthy  exit code 5   a gate of the measurement failed
 
 A message is one line: what was found, what was expected, what to type.
@@ -77,6 +78,12 @@ class ValidationFailed(EdgepipeError):
 
 class DeviceUnreachable(EdgepipeError):
     """A device does not answer."""
+
+    exit_code = 4
+
+
+class DeviceError(EdgepipeError):
+    """A device answers but cannot do it: its disk is full, its Python too old, a process there was killed."""
 
     exit_code = 4
 

@@ -24,7 +24,7 @@ from edgepipe.pipeline.model_card import model_card
 from edgepipe.pipeline.partial_folder import partial_folder
 from edgepipe.pipeline.termination import termination_cleans_up
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class BundleDraft:
@@ -47,8 +47,8 @@ class BundleDraft:
         manifest.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         (self.folder / CHECKSUMS).write_text(checksums(files, sha256(manifest)), encoding="utf-8")
         for path in self.folder.rglob("*"):
-            _to_disk(path)
-        _to_disk(self.folder)
+            to_disk(path)
+        to_disk(self.folder)
 
 
 @contextmanager
@@ -77,9 +77,9 @@ def write_bundle(destination: Path | str, force: bool = False) -> Iterator[Bundl
                 exchange(folder, destination)  # what was replaced goes with the partial folder
             else:
                 os.rename(folder, destination)
-            _to_disk(destination.parent)
+            to_disk(destination.parent)
     except OSError as error:
-        if error.errno not in _NO_SPACE:
+        if error.errno not in NO_SPACE:
             raise
         raise BundleError(
             f"cannot write {destination}: {error.strerror}; free some, or give a place on another disk"
@@ -136,7 +136,7 @@ def bundle_id(files: dict[str, dict[str, Any]]) -> str:
     return hashlib.sha256(listing.encode()).hexdigest()[:16]
 
 
-def _to_disk(path: Path) -> None:
+def to_disk(path: Path) -> None:
     """Wait until a file or folder is on the disk."""
     if os.name == "nt":  # Windows cannot flush what is open for reading
         return

@@ -28,6 +28,7 @@ VERBS = {
     "run": ("edgepipe.pipeline.cli_run:command", "Run a bundle: answer a prompt, chat, or say what an image shows."),
     "measure": ("edgepipe.pipeline.cli_measure:command", "Measure a bundle's latency and memory on this device."),
     "flash": ("edgepipe.pipeline.cli_flash:command", "Write a bundle's firmware into the flash of a board."),
+    "deploy": ("edgepipe.pipeline.cli_deploy:command", "Bring a bundle, and what runs it, to a device."),
     "plan": ("edgepipe.pipeline.cli_plan:command", "Plan how a vision model fits into a microcontroller's memory."),
     "completion": ("edgepipe.pipeline.cli_completion:command", "Print the completion script of a shell."),
 }

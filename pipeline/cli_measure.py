@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgepipe.errors import MeasurementUntrustworthy
+from edgepipe.pipeline.cli_deployed import measure_there
 from edgepipe.pipeline.decode_flags import decode_flags, decode_options
 
 if TYPE_CHECKING:
@@ -64,6 +65,11 @@ class Lengths(click.ParamType):
     type=click.Path(exists=True, dir_okay=False),
     help="Text to cut the prompts from; speculation depends on it.  [default: a built-in text]",
 )
+@click.option(
+    "--device",
+    metavar="DEVICE",
+    help="Measure where the bundle was deployed: ssh:user@host, termux:user@host, adb:serial, local.",
+)
 @decode_flags
 @click.option("--exact", is_flag=True, help="Images in litert: TFLite's reference kernels, to the byte.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object instead of a table.")
@@ -77,11 +83,12 @@ def command(
     against: str | None,
     max_width: int,
     file: str | None,
+    device: str | None,
     exact: bool,
     as_json: bool,
     **flags: Any,
 ) -> int:
-    """Measure BUNDLE on this device and write report.json and report.md.
+    """Measure BUNDLE on this device, or on --device, and write report.json and report.md.
 
     Of a vision model, an image is timed at once and patch by patch; --repeats, --warmup, --engine and --threads apply.
 
@@ -96,14 +103,18 @@ def command(
 
     if exact and flags["engine"] not in (None, "litert"):
         raise click.UsageError(f"--exact is an option of litert, and --engine is {flags['engine']}: leave one out")
-    plan = Plan(prompt_lengths, new_tokens, repeats, warmup, against, max_width, file)
-    options = decode_options(flags, Bundle.open(bundle))
-    vision = VisionOptions(flags["engine"], flags["threads"], exact=exact)
-    require_writable(output)
-    try:
-        report = measure(bundle, options, plan, vision=vision, progress=_show)
-    finally:
-        _show("")
+    if device is not None:
+        require_writable(output)
+        report = measure_there(bundle, device, file)
+    else:
+        plan = Plan(prompt_lengths, new_tokens, repeats, warmup, against, max_width, file)
+        options = decode_options(flags, Bundle.open(bundle))
+        vision = VisionOptions(flags["engine"], flags["threads"], exact=exact)
+        require_writable(output)
+        try:
+            report = measure(bundle, options, plan, vision=vision, progress=_show)
+        finally:
+            _show("")
     write_report(report, output)
     if as_json:
         click.echo(json.dumps(report, ensure_ascii=False))

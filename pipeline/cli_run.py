@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 from click.core import ParameterSource
 
+from edgepipe.devices.device import is_board
 from edgepipe.errors import ContextError, EdgepipeError
 from edgepipe.pipeline.cli import INTERRUPTED
+from edgepipe.pipeline.cli_deployed import run_there
 from edgepipe.pipeline.cli_run_board import check_device_flags, device_flags, image_on_board, print_guesses
 from edgepipe.pipeline.decode_flags import TEXT_FLAGS, decode_flags, decode_options
 
@@ -72,6 +74,10 @@ def command(
     size, rows, columns and channels: uint8 pixels; floating-point real values, as pixels are normalised to (0 to 1
     without mean and std); or the model's own codes.
     """
+    if device is not None and not is_board(device):
+        if baud:
+            raise click.UsageError("--baud belongs to a --device mcu:PORT")
+        return run_there(bundle, device, prompt, file, image, as_json)
     if image is not None and (chat or prompt or file or verify):
         raise click.UsageError("--image takes no prompt: leave out PROMPT, --file, --chat and --verify")
     if image is not None and (given := _given(OF_TEXT)):

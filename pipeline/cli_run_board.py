@@ -18,7 +18,10 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def device_flags(command: Command) -> Command:
     """Add --device and --baud."""
     device = click.option(
-        "--device", metavar="DEVICE", help="Run the image on a board: mcu:PORT, or qemu:BOARD for an emulated one."
+        "--device",
+        metavar="DEVICE",
+        help="Run where the bundle was deployed: ssh:user@host, termux:user@host, adb:serial, local; "
+        "an image also on a board: mcu:PORT, or qemu:BOARD for an emulated one.",
     )
     baud = click.option("--baud", type=click.IntRange(min=1), help="Of the board's serial port.  [115200]")
     return device(baud(command))

@@ -1,0 +1,85 @@
+"""What a device must have installed to run a bundle, and how much room that takes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from edgepipe.errors import BundleError, RecipeError
+from edgepipe.pipeline.bundle import Bundle
+from edgepipe.pipeline.own_wheel import own_distribution
+from edgepipe.pipeline.vision_session import COMPONENT, ENGINE_OF
+
+# engine -> its distribution, and edgepipe's extra that names its versions; onnxruntime is of the base install.
+_DISTRIBUTIONS = {"onnx": "onnxruntime", "litert": "ai-edge-litert", "executorch": "executorch"}
+_EXTRAS = {"litert": "litert", "executorch": "executorch"}
+_PREFERRED = ("onnx", "litert", "executorch")
+
+# Bytes of an environment, compiled Python included, for Python 3.11 on x86-64: what is in it, and each engine.
+ENVIRONMENT_BYTES = 130_000_000
+ENGINE_BYTES = {"onnxruntime": 80_000_000, "ai-edge-litert": 30_000_000, "executorch": 900_000_000}
+
+
+def engines_for(bundle: Bundle, asked: str | None = None) -> list[str]:
+    """The fewest engines that run every component: the one asked for where it can, else onnx if exported for it.
+
+    Raises:
+        BundleError: a component has no files for any engine.
+        RecipeError: no component has files for the engine asked for.
+    """
+    engines = set()
+    for name, component in bundle.manifest["components"].items():
+        exported = {ENGINE_OF[form] for form in component["formats"] if form in ENGINE_OF}
+        if not exported:
+            raise BundleError(
+                f"{bundle.folder}: {name} has no files for an engine of {', '.join(_PREFERRED)}: export it with "
+                "--formats, or flash its firmware"
+            )
+        engines.add(asked if asked in exported else next(engine for engine in _PREFERRED if engine in exported))
+    if asked and asked not in engines:
+        raise RecipeError(f"engine is {asked}: {bundle.folder} has no files for it, only for {', '.join(engines)}")
+    return sorted(engines)
+
+
+def requirements_for(bundle: Bundle, engines: list[str]) -> dict[str, str]:
+    """What pip must install besides edgepipe's wheel: distribution -> requirement, as in ``{"numpy": "numpy>=1.26"}``.
+
+    Raises:
+        EdgepipeError: edgepipe is not installed here, so that it is not known.
+    """
+    base, extras = _declared()
+    needed = {name: text for name, text in base.items() if name not in _DISTRIBUTIONS.values()}
+    for engine in engines:
+        name = _DISTRIBUTIONS[engine]
+        needed[name] = extras[_EXTRAS[engine]][name] if engine in _EXTRAS else base[name]
+    if COMPONENT in bundle.manifest["components"]:
+        needed |= extras["vision"]
+    return needed
+
+
+def room_for(needed: dict[str, str]) -> int:
+    """Bytes that an environment with these takes, about."""
+    return ENVIRONMENT_BYTES + sum(ENGINE_BYTES.get(name, 0) for name in needed)
+
+
+def weights_bytes(bundle: Bundle, engines: list[str]) -> int:
+    """Bytes of the decoders' weights that are in memory together."""
+    total = 0
+    for name, component in bundle.manifest["components"].items():
+        if component["kind"] == "decoder":
+            form = next(form for form in component["formats"] if ENGINE_OF.get(form) in engines)
+            files: dict[str, Any] = bundle.manifest["files"]
+            total += sum(entry["bytes"] for file, entry in files.items() if file.startswith(f"{name}/{form}/"))
+    return total
+
+
+def _declared() -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """Requirements in edgepipe's metadata: those of the base install, and those of each extra."""
+    base: dict[str, str] = {}
+    extras: dict[str, dict[str, str]] = {}
+    for line in own_distribution().requires or ():
+        requirement, _, marker = (part.strip() for part in line.partition(";"))
+        name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0].lower()
+        extra = re.search(r"""extra == ['"]([\w-]+)['"]""", marker)
+        (extras.setdefault(extra[1], {}) if extra else base)[name] = requirement
+    return base, extras
