@@ -2,7 +2,8 @@
 
 The engine fuses each DequantizeLinear, operator, QuantizeLinear into one integer kernel where it has it. Such a kernel
 accumulates exactly and scales once in float32, rounding half to even, where TFLite's reference rounds twice in
-fixed point (gemmlowp's double rounding): a code may differ by one. What only moves or compares codes (padding,
+fixed point (gemmlowp's double rounding): a code may differ by one. That it fuses all, whatever the size of the image,
+is what makes tiles equal to the whole: see `edgepipe.exporters.vision.unsigned_codes`. What only moves or compares codes (padding,
 slicing, joining, maximum, clamping, nearest neighbours) is written on the codes themselves and is exact.
 """
 
@@ -43,6 +44,7 @@ from edgepipe.exporters.vision.operators import (
     StridedSlice,
     Window,
 )
+from edgepipe.exporters.vision.unsigned_codes import OFFSET, with_unsigned_codes
 
 Item = TypeVar("Item")
 
@@ -54,8 +56,8 @@ def write_onnx(graph: Graph, path: Path) -> None:
         MissingExtra: the package onnx is not installed.
         UnsupportedModel: an operator cannot be written, or a tensor lacks its quantisation.
     """
-    qdq = QdqGraph(graph)
-    for node in graph.nodes:
+    qdq = QdqGraph(with_unsigned_codes(graph))
+    for node in qdq.graph.nodes:
         _write(qdq, node)
     qdq.save(path)
 
@@ -106,7 +108,7 @@ def _write(qdq: QdqGraph, node: Node) -> None:
             activation = Activation[operator.name]
             qdq.store_first(output, qdq.quantize(output, qdq.real_first(node.inputs[0]), activation))
         case Quantize() | Dequantize():
-            qdq.store_first(output, qdq.quantize(output, qdq.real_first(node.inputs[0])))
+            _requantize(qdq, node)
         case _:
             raise UnsupportedModel(f"{operator.name} cannot be written to ONNX")
 
@@ -144,15 +146,26 @@ def _fully_connected(qdq: QdqGraph, node: Node, operator: FullyConnected) -> Non
 def _average_pool(qdq: QdqGraph, node: Node, operator: AveragePool2D) -> str:
     """Codes of an average, which is one of codes: input and output are quantised alike.
 
-    TFLite rounds halves away from zero, QuantizeLinear to even; the scale just below 1 decides them TFLite's way, and
-    moves no other average of fewer than 4096 codes across a half.
+    TFLite rounds halves away from the code 0 of int8, QuantizeLinear to even; a factor just above 1 decides them
+    TFLite's way, and moves no other average of fewer than 4096 codes across a half. Being there it also keeps the pool
+    in float32, exact with codes: onnxruntime's kernel of codes rounds after it has added the zero point.
     """
     output = qdq.graph.tensors[node.output]
-    zero_point = qdq.constant("no_zero_point", np.array(0, output.dtype))
-    scales = [qdq.constant(name, np.array(scale, np.float32)) for name, scale in (("one", 1), ("below", 1 - 2**-20))]
-    real = qdq.node("DequantizeLinear", [qdq.first(node.inputs[0]), scales[0], zero_point], f"{output.name}.codes")
+    one = qdq.constant("one", np.array(1, np.float32))
+    above = qdq.constant("above", np.array(1 + 2**-20, np.float32))
+    zero_point = qdq.constant("code_0", np.array(OFFSET, output.dtype))
+    real = qdq.node("DequantizeLinear", [qdq.first(node.inputs[0]), one, zero_point], f"{output.name}.codes")
     mean = qdq.node("AveragePool", [real], f"{output.name}.mean", **_window(operator))
-    return qdq.node("QuantizeLinear", [mean, scales[1], zero_point], output.name)
+    nudged = qdq.node("Mul", [mean, above], f"{output.name}.nudged")
+    return qdq.node("QuantizeLinear", [nudged, one, zero_point], output.name)
+
+
+def _requantize(qdq: QdqGraph, node: Node) -> None:
+    source, output = (qdq.graph.tensors[index] for index in (node.inputs[0], node.output))
+    codes = qdq.first(node.inputs[0])
+    if (source.dtype, source.quantization) != (output.dtype, output.quantization):
+        codes = qdq.quantize(node.output, qdq.real_first(node.inputs[0]))
+    qdq.store_first(node.output, codes)
 
 
 def _weights(qdq: QdqGraph, node: Node, order: tuple[int, ...]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -249,6 +250,23 @@ def test_real_numbers_come_in(onnx_model: Callable[[Graph], Model]) -> None:
     image = np.random.default_rng(0).uniform(-12, 12, IMAGE).astype(np.float32)
     expected = np.clip(np.round(image / 0.08) + 11, -128, 127)
     assert steps(onnx_model(graph)(image), expected.astype(np.int8)) <= 1
+
+
+@pytest.mark.parametrize("qdqisint8allowed", ["0", "1"], ids=["x86", "arm"])
+def test_codes_are_never_computed_in_float(
+    qdqisint8allowed: str, random_graph: Callable[[int], Graph], tmp_path: Path
+) -> None:
+    """Images, residuals and branches too: a float32 sum depends on the size of the image, which a tile changes."""
+    unfused = {"Conv", "Gemm", "MatMul", "Add"}
+    for seed in range(6):
+        write_onnx(random_graph(seed), tmp_path / "model.onnx")
+        options = ort.SessionOptions()
+        options.add_session_config_entry("session.qdqisint8allowed", qdqisint8allowed)
+        options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+        ort.InferenceSession(str(tmp_path / "model.onnx"), options, providers=["CPUExecutionProvider"])
+        operators = Counter(node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node)
+        assert operators["QLinearConv"] > 0
+        assert not unfused & set(operators), operators
 
 
 @pytest.mark.parametrize("seed", range(10))
