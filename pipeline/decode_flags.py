@@ -14,7 +14,26 @@ from edgepipe.runtimes.vision.engines import ENGINES as VISION_ENGINES
 
 if TYPE_CHECKING:
     from edgepipe.pipeline.bundle import Bundle
-    from edgepipe.pipeline.session import DecodeOptions
+    from edgepipe.pipeline.decode_options import DecodeOptions
+
+
+class Guesses(click.ParamType):
+    """A number of 1 or more, or ``auto``."""
+
+    name = "N|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """The number, or ``auto`` as it is."""
+        if value == "auto":
+            return "auto"
+        try:
+            number = int(value)
+        except ValueError:
+            number = 0
+        if number < 1:
+            self.fail(f"{value!r} is no number of guesses: expected 1 or more, or auto", param, ctx)
+        return number
+
 
 _FLAGS = (
     click.option(
@@ -26,12 +45,19 @@ _FLAGS = (
     click.option("--chunk", type=click.IntRange(min=1), default=256, show_default=True, help="Prompt tokens at once."),
     click.option(
         "--drafter",
-        type=click.Choice(["auto", *DRAFTERS, "none"]),
+        metavar="NAME[,NAME]",
         default="auto",
         show_default=True,
-        help="Who guesses ahead; auto: the bundle's draft model if it has one, else lookup.",
+        help=f"Who guesses ahead, in the order they are asked: {', '.join(DRAFTERS)}, or none; auto: the bundle's "
+        "draft model if it has one, else lookup.",
     ),
-    click.option("--gamma", type=click.IntRange(min=1), default=4, show_default=True, help="Most guesses per round."),
+    click.option(
+        "--gamma",
+        type=Guesses(),
+        default="auto",
+        show_default=True,
+        help="Most guesses per round; auto: what brings the most tokens per second, 0 included.",
+    ),
     click.option("--policy", type=click.Choice(list(POLICIES)), default="full", show_default=True, help="KV eviction."),
     click.option(
         "--budget",
@@ -80,7 +106,7 @@ def decode_options(flags: dict[str, Any], bundle: Bundle) -> DecodeOptions:
     Raises:
         RecipeError: a value is out of range, or two do not go together.
     """
-    from edgepipe.pipeline.session import CacheOptions, DecodeOptions
+    from edgepipe.pipeline.decode_options import CacheOptions, DecodeOptions
     from edgepipe.runtimes.llm.sampling import SamplingParams
 
     if flags["draft_budget"] and not flags["draft_policy"]:

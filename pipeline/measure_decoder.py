@@ -12,10 +12,11 @@ from typing import Any
 from edgepipe.errors import ContextError, RecipeError
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.cost_curve import time_widths
+from edgepipe.pipeline.decode_options import CacheOptions, DecodeOptions
 from edgepipe.pipeline.decode_timing import Timing, summarise_decoding, summarise_speedup, time_decode
 from edgepipe.pipeline.prompt_text import TEXT, prompt_tokens
 from edgepipe.pipeline.report_schema import CostCurve, Prompt, Series
-from edgepipe.pipeline.session import CacheOptions, DecodeOptions, Session
+from edgepipe.pipeline.session import Session
 from edgepipe.pipeline.statistics import Summary, summarise
 from edgepipe.runtimes.llm.sampling import Sampler
 from edgepipe.runtimes.llm.speculative import SpeculativeDecoder
@@ -132,7 +133,7 @@ class DecoderMeasurement:
                 f"prompt length {max(self.plan.prompt_lengths)} and {self.plan.new_tokens} new tokens are more than "
                 f"the model's context of {context}: give {advice}, or {way_out}"
             )
-        widest = max(self.options.chunk, self.options.gamma + 1)
+        widest = max(self.options.chunk, self.session.most_guesses(needed) + 1)
         if self.plan.max_width > widest:
             raise RecipeError(
                 f"max_width is {self.plan.max_width}: expected at most the {widest} tokens that go through the model "

@@ -2,92 +2,33 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from edgepipe.errors import BundleError, ContextError, RecipeError
 from edgepipe.lazy import load
 from edgepipe.pipeline.bundle import Bundle
+from edgepipe.pipeline.decode_options import CacheOptions, DecodeOptions
+from edgepipe.pipeline.device_costs import measured_costs
 from edgepipe.runtimes.llm.chat_template import ChatTemplate
+from edgepipe.runtimes.llm.costs import Costs
 from edgepipe.runtimes.llm.decoder import CachedDecoder, Decoder
 from edgepipe.runtimes.llm.drafters import DRAFTERS
 from edgepipe.runtimes.llm.drafters.drafter import Drafter
 from edgepipe.runtimes.llm.engines import ENGINES
+from edgepipe.runtimes.llm.gamma import MOST_GUESSES, AutoGamma, Gamma
 from edgepipe.runtimes.llm.kv_cache import KVCache
 from edgepipe.runtimes.llm.kv_policies import POLICIES
 from edgepipe.runtimes.llm.kv_policies.budget import parse_budget
 from edgepipe.runtimes.llm.kv_policies.policy import Policy
 from edgepipe.runtimes.llm.output_vocabulary import OutputVocabulary
-from edgepipe.runtimes.llm.sampling import Sampler, SamplingParams
+from edgepipe.runtimes.llm.sampling import Sampler
 from edgepipe.runtimes.llm.spec import DecoderSpec
 from edgepipe.runtimes.llm.speculative import SpeculativeDecoder
 from edgepipe.runtimes.llm.tokenizer import load_tokenizer, require_same_tokenizer
 
-
-@dataclass(frozen=True)
-class CacheOptions:
-    """How one decoder's KV cache is kept.
-
-    ``budget`` is text as `parse_budget` reads it and belongs to an evicting ``policy``; ``recent`` and ``normalise``
-    are H2O's, ``sinks`` is the window's.
-    """
-
-    policy: str = "full"
-    budget: str | None = None
-    recent: int | None = None
-    normalise: bool = True
-    sinks: int = 4
-
-    def __post_init__(self) -> None:
-        if self.policy not in POLICIES:
-            raise RecipeError(f"policy is {self.policy!r}: expected one of {', '.join(POLICIES)}")
-        if self.recent is not None and self.policy != "h2o":
-            raise RecipeError(f"recent belongs to policy h2o, and the policy is {self.policy}: leave out --recent")
-        if (self.policy == "full") != (self.budget is None):
-            raise RecipeError(
-                f"policy {self.policy} {'takes no' if self.budget else 'needs a'} budget: "
-                "give --policy h2o or window together with --budget (tokens, 20% or 64MiB)"
-            )
-
-
-@dataclass(frozen=True)
-class DecodeOptions:
-    """How text is decoded.
-
-    Attributes:
-        engine: a name from `ENGINES`.
-        threads: of the engine; None takes the machine's cores.
-        chunk: prompt tokens that go through the model at once.
-        drafter: a name from `DRAFTERS`, or ``none``.
-        gamma: most guesses per round.
-        cache: how the target's KV cache is kept.
-        draft_cache: how the draft's is; None: in full beside a full one, else in a window of the target's budget, so
-            that memory stays constant for both.
-        sampling: how tokens are chosen.
-    """
-
-    engine: str = "onnx"
-    threads: int | None = None
-    chunk: int = 256
-    drafter: str = "none"
-    gamma: int = 4
-    cache: CacheOptions = field(default_factory=CacheOptions)
-    draft_cache: CacheOptions | None = None
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-
-    def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise RecipeError(f"engine is {self.engine!r}: expected one of {', '.join(ENGINES)}")
-        if self.drafter not in (*DRAFTERS, "none"):
-            raise RecipeError(f"drafter is {self.drafter!r}: expected one of {', '.join(DRAFTERS)}, none")
-        cores = os.cpu_count() or 1
-        for name, most in (("chunk", 2**16), ("gamma", 2**10), ("threads", cores)):
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= most:
-                why = ", the cores of this machine" if name == "threads" else ""
-                raise RecipeError(f"{name} is {value}: expected 1 to {most}{why}")
+# Costs are measured for texts up to these lengths; attention's share of a forward grows with the text.
+_LENGTHS = (512, 2048, 8192, 32768)
 
 
 class Session:
@@ -106,10 +47,11 @@ class Session:
         folder = bundle.path(self._component("target")["tokenizer"]).parent
         self.tokenizer = load_tokenizer(folder)
         self.template = ChatTemplate.load(folder)
-        if options.drafter == "model":
+        if "model" in options.drafters:
             draft = bundle.path(self._component("draft")["tokenizer"]).parent
             require_same_tokenizer(self.tokenizer, load_tokenizer(draft))
         self._engines: dict[tuple[str, bool], Decoder] = {}
+        self._costs: dict[int, Costs] = {}
 
     def decoder(self, total_tokens: int, stop_tokens: Sequence[str] = ()) -> SpeculativeDecoder:
         """A decoder with fresh caches for one text.
@@ -130,16 +72,68 @@ class Session:
             )
         sampler = Sampler(options.sampling)
         target = self.cached("target", options.cache, total_tokens)
-        drafter: Drafter | None = None
-        if options.drafter == "model":
-            budget = options.cache.budget
-            beside = CacheOptions() if budget is None else CacheOptions("window", budget)
-            draft = self.cached("draft", options.draft_cache or beside, total_tokens)
-            drafter = load(DRAFTERS["model"])(draft, sampler, self.spec.vocab_size, self.output_vocabulary("draft"))
-        elif options.drafter != "none":
-            drafter = load(DRAFTERS[options.drafter])()
+        drafters = [self._drafter(name, total_tokens, target, sampler) for name in options.drafters]
+        gamma: int | Gamma = self.most_guesses(total_tokens)
+        if drafters and options.gamma == "auto":
+            gamma = AutoGamma(self._costs_for(total_tokens, target, drafters, sampler), gamma)
         stops = [*self.spec.eos_token_ids, *map(self._token_id, stop_tokens)]
-        return SpeculativeDecoder(target, sampler, drafter, options.gamma, stops)
+        return SpeculativeDecoder(target, sampler, drafters, gamma, stops)
+
+    def most_guesses(self, total_tokens: int) -> int:
+        """The most guesses per round, for which all caches need room; ``auto`` stays within their budgets.
+
+        A budget holds twice the newest tokens, those of a round, and the window of H2O holds them, so that no round
+        evicts what it still needs.
+        """
+        options = self.options
+        if options.gamma != "auto":
+            return options.gamma
+        if not options.drafters:
+            return 0
+        most = MOST_GUESSES
+        caches = {"target": options.cache} | ({"draft": options.beside_target} if "model" in options.drafters else {})
+        for component, cache in caches.items():
+            if cache.budget is not None:
+                budget = self._budget(self._spec(component), cache.budget, total_tokens)
+                unevictable = budget - cache.sinks if cache.policy == "window" else cache.recent or budget
+                most = min(most, budget // 2 - 1, unevictable - 1)
+        return max(0, most)
+
+    def _drafter(self, name: str, total_tokens: int, target: CachedDecoder, sampler: Sampler) -> Drafter:
+        drafter: Drafter
+        if name == "model":
+            draft = self.cached("draft", self.options.beside_target, total_tokens)
+            drafter = load(DRAFTERS[name])(draft, sampler, self.spec.vocab_size, self.output_vocabulary("draft"))
+        else:
+            drafter = load(DRAFTERS[name])()
+        return drafter
+
+    def _costs_for(
+        self, total_tokens: int, target: CachedDecoder, drafters: Sequence[Drafter], sampler: Sampler
+    ) -> Costs:
+        """The costs of rounds in a text of about this length, which all such texts of the session correct.
+
+        They are not corrected where the rounds decide what the text is: what is evicted depends on them, and so do the
+        draws for guesses that were drawn themselves. Greedy text, and text of one seed, is then the same every time.
+        """
+        options = self.options
+        length = next(length for length in _LENGTHS if total_tokens <= length or length == _LENGTHS[-1])
+        if length not in self._costs:
+            facts: dict[str, object] = {
+                "bundle_id": self.bundle.manifest["bundle_id"],
+                "length": length,
+                "engine": options.engine,
+                "threads": options.threads,
+                "policies": [options.cache.policy, options.beside_target.policy],
+            }
+            state = sampler.random.bit_generator.state
+            measured = measured_costs(target, drafters, min(length // 2, target.policy.budget), facts)
+            sampler.random.bit_generator.state = state
+            drawn = not sampler.greedy and not all(drafter.free for drafter in drafters)
+            self._costs[length] = Costs(
+                measured, corrected=options.cache.budget is None and not (drawn and options.sampling.seed is not None)
+            )
+        return self._costs[length]
 
     def cached(self, component: str, cache: CacheOptions, total_tokens: int) -> CachedDecoder:
         """One component's decoder with a fresh cache, kept as ``cache`` says.
@@ -150,7 +144,7 @@ class Session:
         spec = self._spec(component)
         policy = self._policy(spec, cache, total_tokens)
         chunk = min(self.options.chunk, total_tokens)
-        widest = max(chunk, self.options.gamma + 1)
+        widest = max(chunk, self.most_guesses(total_tokens) + 1)
         try:
             rows = KVCache(spec, policy.budget, widest, scored=policy.needs_scores)
         except (MemoryError, OverflowError, ValueError) as error:  # numpy has all three for arrays too large
@@ -187,8 +181,8 @@ class Session:
         if cache.budget is None:
             policy: Policy = load(POLICIES["full"])(total_tokens)
             return policy
-        budget = parse_budget(cache.budget, total_tokens=total_tokens, bytes_per_token=spec.kv_bytes_per_token)
-        newest = self.options.gamma + 1
+        budget = self._budget(spec, cache.budget, total_tokens)
+        newest = self.most_guesses(total_tokens) + 1
         if budget < 2 * newest:
             raise RecipeError(f"the budget is {budget} tokens: at gamma {self.options.gamma} give {2 * newest} or more")
         # What the text cannot fill need not be allocated.
@@ -205,6 +199,10 @@ class Session:
             )
         policy = load(POLICIES["h2o"])(slots, min(recent, slots), normalise=cache.normalise)
         return policy
+
+    @staticmethod
+    def _budget(spec: DecoderSpec, budget: str, total_tokens: int) -> int:
+        return parse_budget(budget, total_tokens=total_tokens, bytes_per_token=spec.kv_bytes_per_token)
 
     def _engine(self, component: str, scored: bool) -> Decoder:
         key = (component, scored)

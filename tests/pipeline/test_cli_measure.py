@@ -100,7 +100,7 @@ def test_json_is_the_report_and_one_object(edgepipe: Any, tiny_bundle: Path) -> 
         (("--new-tokens", "1"), 2, "--new-tokens"),
         (("--file", "absent.txt"), 2, "absent.txt"),
         (("--policy", "h2o"), 1, "needs a budget"),
-        (("--max-width", "8", "--chunk", "6", "--prompt-lengths", "4"), 1, "max_width is 8"),
+        (("--max-width", "8", "--chunk", "6", "--prompt-lengths", "4", "--gamma", "4"), 1, "max_width is 8"),
     ],
 )
 def test_mistakes_are_found_before_measuring(

@@ -55,25 +55,27 @@ def greedy(tiny_model: Callable[..., Path], bundle: Path, prompt: str, count: in
     return length, ids[length:], tokenizer.decode(ids[length:])
 
 
-@pytest.mark.parametrize("drafter", ["none", "lookup", "model", "auto"])
+@pytest.mark.parametrize("gamma", ["4", "auto"])
+@pytest.mark.parametrize("drafter", ["none", "lookup", "model", "lookup,model", "auto"])
 def test_answers_as_transformers_does(
-    edgepipe: Any, tiny_bundle: Path, tiny_model: Callable[..., Path], drafter: str
+    edgepipe: Any, tiny_bundle: Path, tiny_model: Callable[..., Path], drafter: str, gamma: str
 ) -> None:
     length, tokens, text = greedy(tiny_model, tiny_bundle, PROMPT, 30)
-    code, out, _ = edgepipe(tiny_bundle, PROMPT, "--raw", "-n", 30, "--drafter", drafter, "--json")
+    flags = ("--raw", "-n", 30, "--drafter", drafter, "--gamma", gamma, "--json")
+    code, out, _ = edgepipe(tiny_bundle, PROMPT, *flags)
     answer = json.loads(out)
     assert code == 0
     assert answer["tokens"] == tokens
     assert answer["text"] == text
     assert (answer["finish_reason"], answer["prompt_tokens"]) == ("length", length)
-    if drafter != "lookup":  # which may have found nothing to copy
+    if drafter != "lookup" and gamma != "auto":  # which may have found nothing to copy, or not worth it
         assert (answer["acceptance_rate"] is None) == (drafter == "none")
 
 
 def test_streams_to_stdout_and_figures_to_stderr(
     edgepipe: Any, tiny_bundle: Path, tiny_model: Callable[..., Path]
 ) -> None:
-    code, out, err = edgepipe(tiny_bundle, PROMPT, "--raw", "-n", 12)
+    code, out, err = edgepipe(tiny_bundle, PROMPT, "--raw", "-n", 12, "--gamma", 4)
     assert code == 0
     assert out == greedy(tiny_model, tiny_bundle, PROMPT, 12)[2] + "\n"
     assert err.startswith("12 tokens (length) · first after ")
@@ -235,13 +237,17 @@ def test_an_answer_of_the_length_that_just_fits_ends_by_its_length(edgepipe: Any
         (["x", "--policy", "h2o"], 1, "needs a budget"),
         (["x", "--budget", "64"], 1, "takes no budget"),
         (["x", "--policy", "h2o", "--budget", "some"], 1, "expected tokens"),
-        (["x", "--policy", "h2o", "--budget", "4"], 1, "give 10 or more"),
-        (["x", "--policy", "h2o", "--budget", "64", "--recent", "3"], 1, "gamma + 1 = 5"),
+        (["x", "--policy", "h2o", "--budget", "4", "--gamma", "4"], 1, "give 10 or more"),
+        (["x", "--policy", "h2o", "--budget", "64", "--recent", "3", "--gamma", "4"], 1, "gamma + 1 = 5"),
         (["x", "--policy", "h2o", "--budget", "64", "--recent", "65"], 1, "at most the budget"),
         (["x", "--policy", "window", "--budget", "64", "--recent", "8"], 1, "recent belongs to policy h2o"),
-        (["x", "--policy", "window", "--budget", "20", "--sinks", "100"], 1, "sinks is 100: expected at most 15"),
+        (["x", "--policy", "window", "--budget", "20", "--sinks", "100"], 1, "sinks is 100: expected at most 19"),
         (["x", "-n", "99999999999999", "--policy", "window", "--budget", "50%"], 1, "smaller --budget"),
-        (["x", "--gamma", "1000000000"], 1, "gamma is 1000000000: expected 1 to 1024"),
+        (["x", "--policy", "window", "--budget", "1"], 1, "give 2 or more"),
+        (["x", "--gamma", "1000000000"], 1, "gamma is 1000000000: expected 1 to 1024, or auto"),
+        (["x", "--gamma", "many"], 2, "expected 1 or more, or auto"),
+        (["x", "--drafter", "oracle"], 1, "drafter is 'oracle': expected one or more of lookup, model"),
+        (["x", "--drafter", "lookup,lookup"], 1, "each once"),
         (["x", "--threads", "99999999999"], 1, "cores of this machine"),
         (["x", "--seed", "-1"], 1, "seed"),
         (["x", "--stop", ""], 1, "stop string"),

@@ -1,0 +1,127 @@
+"""What rounds cost on this device, for `--gamma auto`: timed once for each bundle, and kept in the user's cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter_ns
+
+from edgepipe.cache import cache_folder
+from edgepipe.devices.probes import device_facts
+from edgepipe.runtimes.llm.costs import DraftCost, MeasuredCosts
+from edgepipe.runtimes.llm.decoder import CachedDecoder
+from edgepipe.runtimes.llm.drafters.drafter import Drafter
+
+# The widths that tell most come first: on a slow device there is no time for the others.
+WIDTHS = (1, 2, 4, 8, 16, 3, 6, 12)
+BUDGET_NS = 400_000_000
+ROUNDS = 9
+
+SCHEMA_VERSION = 1
+
+
+def measured_costs(
+    target: CachedDecoder, drafters: Sequence[Drafter], context: int, facts: dict[str, object]
+) -> MeasuredCosts:
+    """From the cache, else timed here and now, which takes about half a second, and kept.
+
+    Args:
+        target: with an empty cache, as it is afterwards.
+        drafters: with nothing read, as they are afterwards.
+        context: tokens that the target's cache is made to seem to hold.
+        facts: what the figures depend on beside this device.
+    """
+    device = {key: device_facts()[key] for key in ("cpu_model", "cores", "usable_cores", "packages")}
+    key = json.dumps([SCHEMA_VERSION, platform.node(), device, facts, [drafter.name for drafter in drafters]])
+    path = cache_folder() / "costs" / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
+    costs = _read(path)
+    if costs is None:
+        costs = time_costs(target, drafters, context)
+        _write(path, costs)
+    return costs
+
+
+def time_costs(
+    target: CachedDecoder,
+    drafters: Sequence[Drafter],
+    context: int,
+    clock: Callable[[], int] = perf_counter_ns,
+) -> MeasuredCosts:
+    """Time forwards of the target, within `BUDGET_NS` but for the first few, and the drafters; see `measured_costs`."""
+    cache = target.cache
+    # Attention over rows of zeros takes as long as over any others.
+    cache.length = cache.next_position = max(0, min(context, cache.capacity - max(WIDTHS)))
+    widths = [width for width in WIDTHS if cache.used + width <= cache.capacity]
+    forward_ns: dict[int, list[int]] = {}
+    _time(target, 1, clock)  # what is done once only
+    begin = clock()
+    for repetition in range(ROUNDS):
+        for width in widths[repetition % 2 :: 2] + widths[(repetition + 1) % 2 :: 2]:
+            if clock() - begin < BUDGET_NS or len(forward_ns) < 3:
+                forward_ns.setdefault(width, []).append(_time(target, width, clock))
+    medians = {width: median(times) for width, times in forward_ns.items()}
+    costs = {}
+    for drafter in drafters:
+        if not drafter.free and (taken := _time_drafter(drafter, clock)):
+            guess_ns, catch_up_ns = taken
+            costs[drafter.name] = DraftCost(guess_ns / medians[1], catch_up_ns / medians[1])
+    cache.clear()
+    return MeasuredCosts(medians, costs)
+
+
+def _time(target: CachedDecoder, width: int, clock: Callable[[], int]) -> int:
+    begin = clock()
+    target.extend([0] * width)
+    target.commit(0)
+    return clock() - begin
+
+
+def _time_drafter(drafter: Drafter, clock: Callable[[], int]) -> tuple[float, float] | None:
+    """Nanoseconds of a guess, and of reading a token; None if it proposes nothing."""
+
+    def time(tokens: int, count: int) -> tuple[int, int]:
+        drafter.reset()
+        begin = clock()
+        made = len(drafter.propose([0] * tokens, count).tokens)
+        return clock() - begin, made
+
+    few, many, short, long = 1, 5, 2, 34
+    try:
+        time(short, few)
+        taken = [(time(short, few), time(short, many), time(long, few)) for _ in range(3)]
+        drafter.reset()
+    except Exception:  # it will fail again when it is asked, and be dropped then
+        return None
+    if any(made[1][1] < many for made in taken):
+        return None
+    once, again, longer = (median(times[index][0] for times in taken) for index in range(3))
+    return max(0.0, (again - once) / (many - few)), max(0.0, (longer - once) / (long - short))
+
+
+def _read(path: Path) -> MeasuredCosts | None:
+    """What was kept; None if there is nothing, or nothing that can be used."""
+    try:
+        kept = json.loads(path.read_bytes())
+        forward_ns = {int(width): float(taken) for width, taken in kept["forward_ns"].items()}
+        drafters = {name: DraftCost(**cost) for name, cost in kept["drafters"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    usable = forward_ns.get(1, 0) > 0 and min(forward_ns.values()) > 0
+    return MeasuredCosts(forward_ns, drafters) if usable else None
+
+
+def _write(path: Path, costs: MeasuredCosts) -> None:
+    """Keep the figures; where that is impossible, they are measured again."""
+    drafters = {name: vars(cost) for name, cost in costs.drafters.items()}
+    partial = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps({"forward_ns": costs.forward_ns, "drafters": drafters}))
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
