@@ -227,7 +227,5 @@ def test_the_draft_that_comes_with_edgepipe_needs_its_target(
     with pytest.raises(EdgepipeError, match="smollm2-135m-draft is a draft, which has no embeddings"):
         edgepipe.export("smollm2-135m-draft", tmp_path / "bundle")
     monkeypatch.setitem(sources.DRAFTS, "smollm2-135m-draft", "not_there")
-    with pytest.raises(
-        EdgepipeError, match="make one with `edgepipe distill smollm2-135m -o DRAFT`"
-    ):
+    with pytest.raises(EdgepipeError, match="make one with `edgepipe distill smollm2-135m -o DRAFT`"):
         edgepipe.export(pair(tiny_model("llama"), "smollm2-135m-draft"), tmp_path / "bundle")

@@ -33,7 +33,7 @@ class ModelDrafter(Drafter):
         self.sampler = sampler
         # Models of one family pad their vocabularies differently; ids beyond the target's are never proposed.
         self._vocab_size = min(vocab_size, draft.decoder.spec.vocab_size)
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._guessed: list[int] = []
 
     def propose(self, text: Sequence[int], count: int) -> Draft:
@@ -42,8 +42,8 @@ class ModelDrafter(Drafter):
         tokens: list[int] = []
         probabilities = []
         while True:
-            if self._vocabulary:
-                logits = self._vocabulary.full(logits)
+            if self.vocabulary:
+                logits = self.vocabulary.full(logits)
             logits = logits[: self._vocab_size]
             if self.sampler.greedy:
                 token = self.sampler.best(logits, tokens)

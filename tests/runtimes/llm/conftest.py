@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from edgepipe.runtimes.llm.decoder import CachedDecoder
+from edgepipe.runtimes.llm.drafters.model import ModelDrafter
 from edgepipe.runtimes.llm.engines.onnx import OnnxDecoder
 from edgepipe.runtimes.llm.kv_cache import KVCache
 from edgepipe.runtimes.llm.kv_policies.full import Full
 from edgepipe.runtimes.llm.kv_policies.policy import Policy
+from edgepipe.runtimes.llm.output_vocabulary import OutputVocabulary
+from edgepipe.runtimes.llm.sampling import Sampler
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +64,54 @@ def cached(engine: Callable[..., OnnxDecoder]) -> Callable[..., CachedDecoder]:
         decoder = engine(architecture, policy.needs_scores, **changes)
         cache = KVCache(decoder.spec, policy.budget, max(chunk, 9), scored=policy.needs_scores)
         return CachedDecoder(decoder, cache, policy, chunk)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def draft_component(
+    tiny_model: Callable[..., Path], tiny_draft: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Any]:
+    """``draft_component(architecture, tied=True, **changes)`` → (fp32 ONNX component folder, spec, token ids).
+
+    It is ``tiny_draft(architecture, **changes)`` over ``tiny_model(architecture, tied)``.
+    """
+    from edgepipe.exporters.llm.onnx import write_onnx
+    from edgepipe.exporters.llm.recipe import DecoderRecipe
+    from edgepipe.exporters.sources import open_draft, open_source
+
+    done: dict[str, Any] = {}
+
+    def build(architecture: str, tied: bool = True, **changes: Any) -> Any:
+        key = repr((architecture, tied, sorted(changes.items())))
+        if key not in done:
+            folder = tmp_path_factory.mktemp("draft_component")
+            target = open_source(str(tiny_model(architecture, tied)))
+            weights = open_draft(str(tiny_draft(architecture, **changes)), target)
+            write_onnx(weights, DecoderRecipe("draft", precision="fp32", head_precision="fp32"), folder)
+            done[key] = (folder, weights.spec, weights.output_token_ids)
+        return done[key]
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def trimmed_drafter(draft_component: Callable[..., Any]) -> Callable[..., ModelDrafter]:
+    """``trimmed_drafter(architecture, sampler, policy=None, tied=True, **changes)`` → drafts with `draft_component`."""
+    loaded: dict[Any, OnnxDecoder] = {}
+
+    def build(
+        architecture: str, sampler: Sampler, policy: Policy | None = None, tied: bool = True, **changes: Any
+    ) -> ModelDrafter:
+        folder, spec, ids = draft_component(architecture, tied, **changes)
+        policy = policy or Full(512)
+        key = (folder, policy.needs_scores)
+        if key not in loaded:
+            name = "model.scored.onnx" if policy.needs_scores else "model.onnx"
+            loaded[key] = OnnxDecoder(folder / "onnx" / name, spec, threads=1, scored=policy.needs_scores)
+        cache = KVCache(spec, policy.budget, 16, scored=policy.needs_scores)
+        draft = CachedDecoder(loaded[key], cache, policy, 16)
+        return ModelDrafter(draft, sampler, spec.vocab_size, OutputVocabulary(ids, spec.vocab_size))
 
     return build
 
