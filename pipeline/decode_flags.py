@@ -72,7 +72,8 @@ _FLAGS = (
     click.option(
         "--draft-policy",
         type=click.Choice(list(POLICIES)),
-        help="KV eviction of the draft model.  [default: full, or window beside a --policy that evicts]",
+        help="KV eviction of the draft model (default: full, or window beside a --policy that evicts); of sparse: "
+        "window of 512.",
     ),
     click.option("--draft-budget", help="KV budget of --draft-policy."),
     click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy."),

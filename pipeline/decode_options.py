@@ -12,6 +12,9 @@ from edgepipe.runtimes.llm.engines import ENGINES
 from edgepipe.runtimes.llm.kv_policies import POLICIES
 from edgepipe.runtimes.llm.sampling import SamplingParams
 
+# Tokens that a target sees when it drafts for itself: with fewer it errs more, and hardly drafts faster.
+SPARSE_BUDGET = "512"
+
 
 @dataclass(frozen=True)
 class CacheOptions:
@@ -51,7 +54,7 @@ class DecodeOptions:
         gamma: most guesses per round; ``auto`` chooses each round what brings the most tokens per second.
         cache: how the target's KV cache is kept.
         draft_cache: how the draft's is; None: in full beside a full one, else in a window of the target's budget, so
-            that memory stays constant for both.
+            that memory stays constant for both; for ``sparse``, a window of `SPARSE_BUDGET`.
         sampling: how tokens are chosen.
     """
 
@@ -71,6 +74,16 @@ class DecodeOptions:
             raise RecipeError(
                 f"drafter is {self.drafter!r}: expected one or more of {', '.join(DRAFTERS)}, each once and separated "
                 "by commas, or none"
+            )
+        if "sparse" in self.drafters and self.cache.policy != "full":
+            raise RecipeError(
+                f"drafter sparse looks at a part of a full cache, and the policy is {self.cache.policy}: leave out "
+                "--policy, or set --drafter lookup"
+            )
+        if "sparse" in self.drafters and self.own_window.policy != "window":
+            raise RecipeError(
+                f"drafter sparse looks at a window, and the draft's policy is {self.own_window.policy}: leave out "
+                "--draft-policy, or set --draft-policy window with a --draft-budget"
             )
         cores = os.cpu_count() or 1
         for name, most in (("chunk", 2**16), ("gamma", 2**10), ("threads", cores)):
@@ -92,3 +105,8 @@ class DecodeOptions:
         if self.draft_cache is not None:
             return self.draft_cache
         return CacheOptions() if self.cache.budget is None else CacheOptions("window", self.cache.budget)
+
+    @property
+    def own_window(self) -> CacheOptions:
+        """What of its own cache a target sees that drafts for itself."""
+        return self.draft_cache or CacheOptions("window", SPARSE_BUDGET)

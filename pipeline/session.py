@@ -104,6 +104,9 @@ class Session:
         if name == "model":
             draft = self.cached("draft", self.options.beside_target, total_tokens)
             drafter = load(DRAFTERS[name])(draft, sampler, self.spec.vocab_size, self.output_vocabulary("draft"))
+        elif name == "sparse":
+            window = self._policy(self.spec, self.options.own_window, total_tokens)
+            drafter = load(DRAFTERS[name])(target, window, self.most_guesses(total_tokens), sampler)
         else:
             drafter = load(DRAFTERS[name])()
         return drafter
@@ -125,6 +128,7 @@ class Session:
                 "engine": options.engine,
                 "threads": options.threads,
                 "policies": [options.cache.policy, options.beside_target.policy],
+                "draft_budget": options.draft_cache and options.draft_cache.budget,
             }
             state = sampler.random.bit_generator.state
             measured = measured_costs(target, drafters, min(length // 2, target.policy.budget), facts)

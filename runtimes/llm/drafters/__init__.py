@@ -3,4 +3,5 @@
 DRAFTERS = {
     "lookup": "edgepipe.runtimes.llm.drafters.lookup:Lookup",
     "model": "edgepipe.runtimes.llm.drafters.model:ModelDrafter",
+    "sparse": "edgepipe.runtimes.llm.drafters.sparse:SparseDrafter",
 }
