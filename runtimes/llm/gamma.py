@@ -70,7 +70,7 @@ class FixedGamma:
 class Acceptance:
     """How often guesses are right, by drafter and by the evidence for the guess; recent ones count more."""
 
-    PRIOR, WEIGHT = 0.5, 2.0
+    WEIGHT = 3.0  # guesses that the prior counts for
     MEMORY = 0.95
     LARGEST = 32  # evidence beyond it tells no more
 
@@ -78,9 +78,14 @@ class Acceptance:
         self._counts: dict[tuple[str, int], list[float]] = {}
 
     def rate(self, source: Source, position: int, before: float | None = None) -> float:
-        """Probability that the guess at ``position`` stands if all before it do, whose own rate is ``before``."""
-        counts = self._counts.get((source.name, min(source.evidence + position, self.LARGEST)))
-        prior = self.PRIOR if before is None else before
+        """Probability that the guess at ``position`` stands if all before it do, the rate of the last being ``before``.
+
+        What has not been seen is taken to be as ``before``; a first guess to be right as often as not, or oftener if
+        much speaks for it.
+        """
+        evidence = min(source.evidence + position, self.LARGEST)
+        counts = self._counts.get((source.name, evidence))
+        prior = max(0.5, evidence / (evidence + 2)) if before is None else before
         return prior if counts is None else (counts[0] + self.WEIGHT * prior) / (counts[1] + self.WEIGHT)
 
     def observe(self, source: Source, checked: int, accepted: int) -> None:
@@ -105,7 +110,7 @@ class AutoGamma:
 
     GAIN = 1.02  # predicted, or it is not worth the risk
     ALLOWANCE = 0.01
-    PURSE = 1.0, 4.0  # at first and at most, in plain rounds
+    PURSE = 2.0, 4.0  # at first and at most, in plain rounds
     SPREAD = 32  # rounds over which catching up is to pay for itself
     LONGEST_PAUSE = 256  # rounds from one trial of a drafter to the next
     LONGEST_ROW = 64  # rounds with guesses from one plain round to the next
