@@ -21,6 +21,8 @@ LONGEST_PIECE, SHORTEST_PIECE = 512, 16
 # So many requests in a row must be answered at once before pieces get longer again.
 _CALM = 32
 _POLL_S = 0.002
+# A board that is starting hears nothing: until it has answered once, it is asked after so long, then twice as long, ...
+_START_S = 0.02
 # A frame without payload, as it goes over the line.
 _SHORT_FRAME = 27
 # Bits that a byte takes on the line: start, eight, stop.
@@ -85,6 +87,7 @@ class McuLine:
         self.piece_bytes = LONGEST_PIECE
         self._sequence = 0
         self._calm = 0
+        self._has_answered = False
         self._computed_s = 0.0  # The longest that the board has computed for a request.
         self._reader = FrameReader()
         self._received: deque[Frame] = deque()
@@ -109,7 +112,8 @@ class McuLine:
             DeviceUnreachable: it is silent, busy for too long or unplugged, or the line is too bad.
         """
         first = self._sequence + 1
-        wait_s, heard, busy_since, failures = self.answer_s, monotonic(), None, 0
+        wait_s = self.answer_s if self._has_answered else min(_START_S, self.answer_s)
+        heard, busy_since, failures = monotonic(), None, 0
         while failures < self.most_tries:
             heard_before = heard
             sent_s = self._seconds(self._send(request(), again=self._sequence >= first))
@@ -130,6 +134,7 @@ class McuLine:
                 elif frame.kind >= ANSWER:
                     if frame.sequence == first and busy_since is not None:
                         self._computed_s = max(self._computed_s, heard - busy_since)
+                    self._has_answered = True
                     if self._sequence == first:
                         self._recover()
                     return frame
@@ -139,7 +144,10 @@ class McuLine:
                 if monotonic() - busy_since > self.compute_s:
                     raise DeviceUnreachable(f"{self.port} has computed for {self.compute_s:g} s: reset the board")
                 continue
-            self._suffer()
+            if self._has_answered:
+                self._suffer()
+            else:
+                wait_s = min(2 * wait_s, self.answer_s)
             if monotonic() - heard > self.silence_s:
                 raise DeviceUnreachable(
                     f"{self.port} does not answer at {self.baud} baud: see that the board is on, that its baud rate is "

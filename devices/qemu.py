@@ -63,7 +63,7 @@ class Emulator:
                 "-machine": board.qemu,
                 "-kernel": str(firmware),
                 "-icount": f"shift={_ICOUNT_SHIFT}",
-                "-chardev": f"socket,id=serial,fd={server.fileno()},server=on,wait=on",
+                "-chardev": f"socket,id=serial,fd={server.fileno()},server=on,wait=on,nodelay=on",
                 "-serial": "chardev:serial",
                 "-monitor": "none",
                 "-display": "none",

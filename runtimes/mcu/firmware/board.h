@@ -11,6 +11,9 @@ void edgepipe_board_init(void);
 /* The next byte of the serial port, 0 to 255, or -1 if none has come yet. */
 int edgepipe_getchar(void);
 
+/* Wait for the serial port: sleep until a byte may have come, or, where a board cannot, return at once. */
+void edgepipe_wait(void);
+
 /* Send a byte; waits until the port takes it. */
 void edgepipe_putchar(int byte);
 
@@ -20,5 +23,8 @@ uint64_t edgepipe_cycles(void);
 /* Bytes of the stack, and how many of them have been used since the start: it was painted then. */
 size_t edgepipe_stack_bytes(void);
 size_t edgepipe_stack_peak_bytes(void);
+
+/* For edgepipe_wait: sleep until this interrupt of the board, or any other, is there. It has no handler. */
+void edgepipe_sleep(unsigned interrupt);
 
 #endif

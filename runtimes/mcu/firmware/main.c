@@ -10,5 +10,7 @@ int main(void)
         const int byte = edgepipe_getchar();
         if (byte >= 0)
             ep_receive((uint8_t)byte);
+        else
+            edgepipe_wait();
     }
 }

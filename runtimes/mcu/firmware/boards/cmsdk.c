@@ -3,22 +3,31 @@
 
 #if __ARM_ARCH == 8
 #define UART0 0x59303000 /* Corstone-300, secure */
+enum { UART0_RX_INTERRUPT = 33 };
 #else
 #define UART0 0x40004000
+enum { UART0_RX_INTERRUPT = 0 };
 #endif
 
 #define REGISTER(offset) (*(volatile uint32_t *)(UART0 + (offset)))
 #define DATA REGISTER(0)
 #define STATE REGISTER(4)
 #define CTRL REGISTER(8)
+#define INTSTATUS REGISTER(12)
 #define BAUDDIV REGISTER(16)
 
-enum { TX_FULL = 1, RX_FULL = 2, TX_ENABLE = 1, RX_ENABLE = 2 };
+enum { TX_FULL = 1, RX_FULL = 2, TX_ENABLE = 1, RX_ENABLE = 2, RX_INTERRUPT_ENABLE = 8, RX_INTERRUPT = 2 };
 
 void edgepipe_board_init(void)
 {
     BAUDDIV = EDGEPIPE_CLOCK_MHZ * 1000000u / EDGEPIPE_BAUD;
-    CTRL = TX_ENABLE | RX_ENABLE;
+    CTRL = TX_ENABLE | RX_ENABLE | RX_INTERRUPT_ENABLE;
+}
+
+void edgepipe_wait(void)
+{
+    edgepipe_sleep(UART0_RX_INTERRUPT);
+    INTSTATUS = RX_INTERRUPT;
 }
 
 int edgepipe_getchar(void)

@@ -10,6 +10,9 @@ enum { PAINT = 0x5a5a5a5a };
 #define SYST_CSR REGISTER(0xe000e010)
 #define SYST_RVR REGISTER(0xe000e014)
 #define SYST_CVR REGISTER(0xe000e018)
+#define NVIC_ENABLE(word) REGISTER(0xe000e100 + 4 * (word))
+#define NVIC_DISABLE(word) REGISTER(0xe000e180 + 4 * (word))
+#define NVIC_FORGET(word) REGISTER(0xe000e280 + 4 * (word))
 #define VTOR REGISTER(0xe000ed08)
 #define CPACR REGISTER(0xe000ed88)
 
@@ -81,6 +84,24 @@ uint64_t edgepipe_cycles(void)
         cycles = SYSTICK_PERIOD - 1 - SYST_CVR;
     } while (before != turns);
     return (uint64_t)before * SYSTICK_PERIOD + cycles;
+}
+
+/* Weak: boards whose serial port interrupts have their own. */
+__attribute__((weak)) void edgepipe_wait(void)
+{
+}
+
+/* Masked interrupts wake the processor, too. One that has come already keeps it awake. */
+void edgepipe_sleep(unsigned interrupt)
+{
+    const unsigned word = interrupt / 32;
+    const uint32_t bit = 1u << interrupt % 32;
+    __asm__ volatile("cpsid i");
+    NVIC_ENABLE(word) = bit;
+    __asm__ volatile("dsb\n wfi");
+    NVIC_DISABLE(word) = bit;
+    NVIC_FORGET(word) = bit;
+    __asm__ volatile("cpsie i");
 }
 
 size_t edgepipe_stack_bytes(void)

@@ -17,6 +17,7 @@
 #define USART1_CR1 REGISTER(0x4001100c)
 
 enum { PATIENCE = 100000, PLL_ON = 1 << 24, PLL_READY = 1 << 25, RX_FULL = 1 << 5, TX_EMPTY = 1 << 7 };
+enum { USART1_INTERRUPT = 37 };
 
 static void use_pll(void)
 {
@@ -37,7 +38,12 @@ void edgepipe_board_init(void)
     GPIOA_AFRH = (GPIOA_AFRH & ~0xff0u) | 7 << 4 | 7 << 8;
     GPIOA_MODER = (GPIOA_MODER & ~(0xfu << 18)) | 0xau << 18;
     USART1_BRR = EDGEPIPE_CLOCK_MHZ / 2 * 1000000u / EDGEPIPE_BAUD;
-    USART1_CR1 = 1 << 13 | 1 << 3 | 1 << 2; /* on, out, in */
+    USART1_CR1 = 1 << 13 | 1 << 5 | 1 << 3 | 1 << 2; /* on, interrupt for each byte, out, in */
+}
+
+void edgepipe_wait(void)
+{
+    edgepipe_sleep(USART1_INTERRUPT);
 }
 
 int edgepipe_getchar(void)
