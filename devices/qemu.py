@@ -95,6 +95,16 @@ class Emulator:
             raise DeviceUnreachable(f"{QEMU} has ended ({reason}): see that it emulates {self.board.qemu}") from error
 
 
+def qemu_version() -> str:
+    """The first line of what it says of itself.
+
+    Raises:
+        OSError: it is not installed.
+    """
+    said = subprocess.run([QEMU, "--version"], capture_output=True, text=True, errors="replace")
+    return said.stdout.partition("\n")[0]
+
+
 @functools.cache
 def _end_with_parent() -> Callable[[], object] | None:
     """What a child calls so that Linux kills it when the thread that started it ends; None elsewhere."""

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgepipe.devices.device import is_board
 from edgepipe.errors import MeasurementUntrustworthy
 from edgepipe.pipeline.cli_deployed import measure_there
+from edgepipe.pipeline.cli_measure_board import measure_on_board, print_board
 from edgepipe.pipeline.decode_flags import decode_flags, decode_options
 
 if TYPE_CHECKING:
-    from edgepipe.pipeline.report_schema import Decoding, Report, Series, Vision
+    from edgepipe.pipeline.report_schema import Decoding, Report, Vision
+    from edgepipe.pipeline.statistics import Series
 
 
 class Lengths(click.ParamType):
@@ -68,8 +71,10 @@ class Lengths(click.ParamType):
 @click.option(
     "--device",
     metavar="DEVICE",
-    help="Measure where the bundle was deployed: ssh:user@host, termux:user@host, adb:serial, local.",
+    help="Measure where the bundle was deployed: ssh:user@host, termux:user@host, adb:serial, local; or the firmware "
+    "on a board: mcu:PORT, or qemu:BOARD for an emulated one.",
 )
+@click.option("--baud", type=click.IntRange(min=1), help="Of the board's serial port.  [115200]")
 @decode_flags
 @click.option("--exact", is_flag=True, help="Images in litert: TFLite's reference kernels, to the byte.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object instead of a table.")
@@ -84,6 +89,7 @@ def command(
     max_width: int,
     file: str | None,
     device: str | None,
+    baud: int | None,
     exact: bool,
     as_json: bool,
     **flags: Any,
@@ -91,6 +97,7 @@ def command(
     """Measure BUNDLE on this device, or on --device, and write report.json and report.md.
 
     Of a vision model, an image is timed at once and patch by patch; --repeats, --warmup, --engine and --threads apply.
+    On a microcontroller's board the firmware runs an image patch by patch; --repeats, --warmup and --baud apply.
 
     When a gate fails (the samples spread too far, the device throttles, is hot or busy), the report says so, is
     written all the same, and the exit code is 5.
@@ -103,7 +110,15 @@ def command(
 
     if exact and flags["engine"] not in (None, "litert"):
         raise click.UsageError(f"--exact is an option of litert, and --engine is {flags['engine']}: leave one out")
-    if device is not None:
+    if baud and not (device or "").startswith("mcu:"):
+        raise click.UsageError("--baud belongs to a --device mcu:PORT")
+    if device is not None and is_board(device):
+        require_writable(output)
+        try:
+            report = measure_on_board(bundle, device, baud, repeats, warmup, _show)
+        finally:
+            _show("")
+    elif device is not None:
         require_writable(output)
         report = measure_there(bundle, device, file)
     else:
@@ -121,7 +136,7 @@ def command(
     else:
         _print(report)
         click.echo(f"{output / REPORT_MD}\n{output / REPORT_JSON}")
-    if report["status"] == "ok":
+    if report["status"] != "untrustworthy":
         return 0
     if as_json:
         return MeasurementUntrustworthy.exit_code
@@ -151,6 +166,8 @@ def _print(report: Report) -> None:
             click.echo(f"{head}, against plain: {' · '.join(parts)}")
     if "vision" in report:
         _print_vision(report["vision"])
+    if "board" in report:
+        print_board(report["board"])
 
 
 def _print_vision(vision: Vision) -> None:

@@ -63,12 +63,12 @@ def variation(series: Mapping[str, Summary]) -> Gate:
     limit = f"coefficient of variation at most {MAX_CV:.0%}"
     known = {name: summary["cv"] for name, summary in series.items() if summary["cv"] is not None}
     if not known:
-        return _gate("variation", limit, "unknown", "a single sample has no spread")
+        return gate("variation", limit, "unknown", "a single sample has no spread")
     wide = [f"{name}: {cv:.1%}" for name, cv in known.items() if cv > MAX_CV]
     if wide:
-        return _gate("variation", limit, "failed", *wide)
+        return gate("variation", limit, "failed", *wide)
     worst = max(known, key=known.__getitem__)
-    return _gate("variation", limit, "passed", f"widest is {worst}: {known[worst]:.1%}")
+    return gate("variation", limit, "passed", f"widest is {worst}: {known[worst]:.1%}")
 
 
 def samples(series: Mapping[str, Summary]) -> Gate:
@@ -76,7 +76,7 @@ def samples(series: Mapping[str, Summary]) -> Gate:
     limit = f"at least {MIN_SAMPLES} samples a series"
     fewest = min(summary["count"] for summary in series.values())
     found = f"the shortest series has {fewest}" + (": raise --repeats" if fewest < MIN_SAMPLES else "")
-    return _gate("samples", limit, "failed" if fewest < MIN_SAMPLES else "passed", found)
+    return gate("samples", limit, "failed" if fewest < MIN_SAMPLES else "passed", found)
 
 
 def throttling(before: dict[str, Any], after: dict[str, Any]) -> Gate:
@@ -84,19 +84,19 @@ def throttling(before: dict[str, Any], after: dict[str, Any]) -> Gate:
     limit = "no under-voltage, capping, throttling or soft temperature limit"
     bits = (before["throttled_bits"], after["throttled_bits"])
     if None in bits:
-        return _gate("throttling", limit, "unknown", _why("throttled_bits", before, after))
+        return gate("throttling", limit, "unknown", _why("throttled_bits", before, after))
     first, last = bits
     found = [f"{name} at the start" for bit, name in NOW.items() if first >> bit & 1]
     found += [f"{name} at the end" for bit, name in NOW.items() if last >> bit & 1]
     found += [f"{name} during the run" for bit, name in SINCE_BOOT.items() if (last & ~first) >> bit & 1]
     if found:
-        return _gate("throttling", limit, "failed", *found)
+        return gate("throttling", limit, "failed", *found)
     old = [name for bit, name in SINCE_BOOT.items() if first >> bit & 1]
     if old:
-        return _gate(
+        return gate(
             "throttling", limit, "unknown", f"{', '.join(old)} since boot, before the run: another would not show"
         )
-    return _gate("throttling", limit, "passed", "none")
+    return gate("throttling", limit, "passed", "none")
 
 
 def temperature(before: dict[str, Any], after: dict[str, Any]) -> Gate:
@@ -104,23 +104,23 @@ def temperature(before: dict[str, Any], after: dict[str, Any]) -> Gate:
     limit = f"at most {MAX_TEMPERATURE_C:g} °C, a rise of at most {MAX_RISE_C:g} °C"
     first, last = before["temperature_c"], after["temperature_c"]
     if first is None or last is None:
-        return _gate("temperature", limit, "unknown", _why("temperature_c", before, after))
+        return gate("temperature", limit, "unknown", _why("temperature_c", before, after))
     failed = last > MAX_TEMPERATURE_C or last - first > MAX_RISE_C
-    return _gate("temperature", limit, "failed" if failed else "passed", f"{first:.1f} °C before, {last:.1f} °C after")
+    return gate("temperature", limit, "failed" if failed else "passed", f"{first:.1f} °C before, {last:.1f} °C after")
 
 
 def clock(after: dict[str, Any]) -> Gate:
     """The fastest cores still run at full clock when the last sample is taken."""
     limit = f"at least {MIN_CLOCK_SHARE:.0%} of the full clock at the end"
     if after["clocks"] is None:
-        return _gate("clock", limit, "unknown", _why("clocks", after))
+        return gate("clock", limit, "unknown", _why("clocks", after))
     full = max(policy["full_mhz"] for policy in after["clocks"])
     fastest = [policy for policy in after["clocks"] if policy["full_mhz"] >= MIN_CLOCK_SHARE * full]
     # The governor's view of the clock does not show the throttling of a Raspberry Pi's firmware.
     current = after["arm_clock_mhz"] or max(policy["current_mhz"] for policy in fastest)
     governors = ", ".join(sorted({policy["governor"] for policy in fastest}))
     failed = current < MIN_CLOCK_SHARE * full
-    return _gate(
+    return gate(
         "clock", limit, "failed" if failed else "passed", f"{current:.0f} of {full:.0f} MHz, governor {governors}"
     )
 
@@ -130,21 +130,22 @@ def background(conditions: Conditions, cores: int | None) -> Gate:
     limit = f"others use at most {MAX_BACKGROUND_SHARE:.0%} of the cores"
     before, after = conditions["before"], conditions["after"]
     if cores is None:
-        return _gate("background load", limit, "unknown", "the number of cores is not known")
+        return gate("background load", limit, "unknown", "the number of cores is not known")
     if before["busy_core_s"] is not None and after["busy_core_s"] is not None:
         others = after["busy_core_s"] - before["busy_core_s"] - conditions["process_core_s"]
         share = max(0.0, others) / (conditions["elapsed_s"] * cores)
         failed = share > MAX_BACKGROUND_SHARE
-        return _gate("background load", limit, "failed" if failed else "passed", f"others used {share:.0%} of {cores}")
+        return gate("background load", limit, "failed" if failed else "passed", f"others used {share:.0%} of {cores}")
     limit = f"load average before the run at most {MAX_LOAD_PER_CORE} a core"
     load = before["load_average_1min"]
     if load is None:
-        return _gate("background load", limit, "unknown", _why("busy_core_s", before, after))
+        return gate("background load", limit, "unknown", _why("busy_core_s", before, after))
     failed = load > MAX_LOAD_PER_CORE * cores
-    return _gate("background load", limit, "failed" if failed else "passed", f"{load:.2f} on {cores} cores")
+    return gate("background load", limit, "failed" if failed else "passed", f"{load:.2f} on {cores} cores")
 
 
-def _gate(name: str, limit: str, outcome: Literal["passed", "failed", "unknown"], *details: str) -> Gate:
+def gate(name: str, limit: str, outcome: Literal["passed", "failed", "unknown"], *details: str) -> Gate:
+    """A gate of that name; ``details`` say what was found."""
     return Gate(gate=name, limit=limit, outcome=outcome, details=list(details))
 
 

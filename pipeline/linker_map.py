@@ -42,8 +42,9 @@ def read_linker_map(path: Path) -> LinkedMemory:
     def symbol(name: str) -> int:
         return number(rf"^\s+0x([0-9a-f]+)\s+{name}\b")
 
+    in_flash = [name for name in _IN_FLASH if re.search(rf"^{re.escape(name)} +0x", text, re.MULTILINE)]
     return LinkedMemory(
-        flash_bytes=sum(section(name) for name in _IN_FLASH if re.search(rf"^{re.escape(name)} +0x", text, re.MULTILINE)),
+        flash_bytes=sum(map(section, in_flash)),
         ram_bytes=symbol("bss_end") - symbol("stack_bottom"),
         arena_bytes=section(" .bss.ep_arena"),
         stack_bytes=section(".stack"),

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter_ns, process_time
-from typing import Any
 
-import edgepipe
 from edgepipe.devices.probes import device_conditions, device_facts, peak_rss_bytes
 from edgepipe.devices.readings import read_all
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.gates import Conditions, judge
 from edgepipe.pipeline.measure_decoder import DecoderMeasurement, Plan, Progress
 from edgepipe.pipeline.measure_vision import VisionMeasurement, timed_series
-from edgepipe.pipeline.report_schema import DEFINITIONS, SCHEMA_VERSION, Report
+from edgepipe.pipeline.report import new_report
+from edgepipe.pipeline.report_schema import Report
 from edgepipe.pipeline.session import DecodeOptions
 from edgepipe.pipeline.statistics import Summary
 from edgepipe.pipeline.vision_session import COMPONENT, VisionOptions, decoders
@@ -74,32 +72,11 @@ def measure(
     configuration = {**asdict(plan), "prompt_lengths": list(plan.prompt_lengths)}
     configuration |= text.configuration() if text else {}
     configuration |= {"vision": asdict(images.options)} if images else {}
-    report = Report(
-        schema_version=SCHEMA_VERSION,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        edgepipe_version=edgepipe.__version__,
-        status="untrustworthy" if any(gate["outcome"] == "failed" for gate in gates) else "ok",
-        gates=gates,
-        device=device,
-        conditions=conditions,
-        bundle=_bundle_facts(str(bundle), opened),
-        configuration=configuration,
-        definitions=DEFINITIONS,
-        load_ms=decoding.load_ms if decoding else None,
-        memory=memory,
-        prompts=decoding.prompts if decoding else [],
-        cost_curve=decoding.cost_curve if decoding else None,
-    )
+    report = new_report(bundle, opened, gates, device, conditions, configuration, memory)
+    if decoding is not None:
+        report["load_ms"] = decoding.load_ms
+        report["prompts"] = decoding.prompts
+        report["cost_curve"] = decoding.cost_curve
     if seen is not None:
         report["vision"] = seen
     return report
-
-
-def _bundle_facts(folder: str, bundle: Bundle) -> dict[str, Any]:
-    manifest = bundle.manifest
-    return {
-        "folder": folder,
-        "bundle_id": manifest["bundle_id"],
-        "sources": {name: component.get("source") for name, component in manifest["components"].items()},
-        "files": {name: entry["sha256"] for name, entry in manifest["files"].items()},
-    }

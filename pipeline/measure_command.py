@@ -10,6 +10,8 @@ def measure_command(folder: str, configuration: dict[str, Any]) -> str:
     """`edgepipe measure` with the flags that give ``configuration``, the one of a report."""
     vision = configuration.get("vision")
     flags: dict[str, Any] = {"--repeats": configuration["repeats"], "--warmup": configuration["warmup"]}
+    if "device" in configuration:
+        flags |= {"--device": configuration["device"], "--baud": configuration["baud"]}
     if "decode" in configuration:
         flags = _decoder_flags(configuration)
     if vision:  # A decoder beside it has the one engine that decoders have.

@@ -11,8 +11,8 @@ import numpy as np
 from edgepipe.devices.readings import Unreadable, read_all
 from edgepipe.errors import EngineError
 from edgepipe.pipeline.bundle import Bundle
-from edgepipe.pipeline.report_schema import Activations, Part, Series, Vision
-from edgepipe.pipeline.statistics import Summary, summarise
+from edgepipe.pipeline.report_schema import Activations, Part, Vision
+from edgepipe.pipeline.statistics import Summary, series
 from edgepipe.pipeline.vision_reference import read_images
 from edgepipe.pipeline.vision_session import VisionOptions, VisionSession
 from edgepipe.runtimes.vision.engine import TAIL, WHOLE, Engine
@@ -67,14 +67,14 @@ class VisionMeasurement:
             engine=self.session.engine_name,
             grid=list(plan.grid),
             images_per_sample=self.runs,
-            load_ms=_series([self.first_load_ms], load_ms),
-            streamed_ms=_series(self.warm[False], taken[False]) if False in taken else None,
-            whole_ms=_series(self.warm[True], taken[True]),
+            load_ms=series([self.first_load_ms], load_ms),
+            streamed_ms=series(self.warm[False], taken[False]) if False in taken else None,
+            whole_ms=series(self.warm[True], taken[True]),
             parts=[
                 Part(
                     part=part,
                     tiles=sum(tile.graph == part for tile in plan.tiles) if part != TAIL else None,
-                    **_series([], parts[part]),
+                    **series([], parts[part]),
                 )
                 for part in (*plan.parts, TAIL)
                 if part in parts
@@ -153,11 +153,7 @@ class _TimedEngine:
 
 def timed_series(vision: Vision) -> dict[str, Summary]:
     """The series that the gates look at, by name; those of parts are parts of them."""
-    series = {"vision load": vision["load_ms"]["statistics"], "image at once": vision["whole_ms"]["statistics"]}
+    timed = {"vision load": vision["load_ms"]["statistics"], "image at once": vision["whole_ms"]["statistics"]}
     if vision["streamed_ms"] is not None:
-        series["image patch by patch"] = vision["streamed_ms"]["statistics"]
-    return series
-
-
-def _series(warmup: list[float], samples: list[float]) -> Series:
-    return Series(warmup=warmup, samples=samples, statistics=summarise(samples))
+        timed["image patch by patch"] = vision["streamed_ms"]["statistics"]
+    return timed

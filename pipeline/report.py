@@ -1,18 +1,61 @@
-"""Writing and reading reports: report.json, and report.md, which is the same for people."""
+"""Making, writing and reading reports: report.json, and report.md, which is the same for people."""
 
 from __future__ import annotations
 
 import json
 import os
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import edgepipe
 from edgepipe.errors import EdgepipeError
+from edgepipe.pipeline.bundle import Bundle
+from edgepipe.pipeline.gates import Conditions, Gate
 from edgepipe.pipeline.report_markdown import markdown
-from edgepipe.pipeline.report_schema import SCHEMA_VERSION, Report
+from edgepipe.pipeline.report_schema import DEFINITIONS, SCHEMA_VERSION, Report
 
 REPORT_JSON = "report.json"
 REPORT_MD = "report.md"
+
+
+def new_report(
+    folder: str | Path,
+    bundle: Bundle,
+    gates: list[Gate],
+    device: dict[str, Any],
+    conditions: Conditions,
+    configuration: dict[str, Any],
+    memory: dict[str, Any],
+) -> Report:
+    """A report that says nothing of decoders and images yet. ``folder``: of the bundle, as the user gave it."""
+    return Report(
+        schema_version=SCHEMA_VERSION,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        edgepipe_version=edgepipe.__version__,
+        status="untrustworthy" if any(gate["outcome"] == "failed" for gate in gates) else "ok",
+        gates=gates,
+        device=device,
+        conditions=conditions,
+        bundle=_bundle_facts(str(folder), bundle),
+        configuration=configuration,
+        definitions=DEFINITIONS,
+        load_ms=None,
+        memory=memory,
+        prompts=[],
+        cost_curve=None,
+    )
+
+
+def _bundle_facts(folder: str, bundle: Bundle) -> dict[str, Any]:
+    manifest = bundle.manifest
+    return {
+        "folder": folder,
+        "bundle_id": manifest["bundle_id"],
+        "sources": {name: component.get("source") for name, component in manifest["components"].items()},
+        "files": {name: entry["sha256"] for name, entry in manifest["files"].items()},
+    }
 
 
 def require_writable(folder: Path) -> None:

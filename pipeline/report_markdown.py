@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from edgepipe.devices.vcgencmd import NOW, SINCE_BOOT
+from edgepipe.pipeline.board_markdown import board_facts, board_sections
 from edgepipe.pipeline.gates import MAX_CV
+from edgepipe.pipeline.markdown_parts import bullets, median, mib, number, table, why
 from edgepipe.pipeline.measure_command import measure_command
-from edgepipe.pipeline.report_schema import Activations, Decoding, Report, Series, Vision
-from edgepipe.pipeline.statistics import Summary
+from edgepipe.pipeline.report_schema import Activations, Decoding, Report, Vision
+from edgepipe.pipeline.statistics import Series, Summary
 
 # Instruction sets that decide which kernels an engine picks; report.json lists all.
 TELLING_FEATURES = (
@@ -24,9 +26,9 @@ def markdown(report: Report) -> str:
         _head(report),
         *((_results(report), _time_split(report), _cost_curve(report)) if report["prompts"] else ()),
         *((_vision(report["vision"]),) if "vision" in report else ()),
-        _memory(report),
+        *((board_sections(report["board"]),) if "board" in report else (_memory(report),)),
         _gates(report),
-        _device(report),
+        board_facts(report["device"]) if "board" in report else _device(report),
         _configuration(report),
         _definitions(report),
     )
@@ -52,7 +54,7 @@ def _results(report: Report) -> str:
             rows.append((length, "plain / measured (above 1: measured is better)", *ratios))
     speeds = ("TTFT ms", "prefill tokens/s", "TPOT ms", "decode tokens/s")
     header = ("prompt tokens", "", *speeds, "round ms p50 / p90 / p99", "acceptance", "tokens per round", "KV MiB")
-    return _table(header, rows)
+    return table(header, rows)
 
 
 def _result_row(length: str, name: str, decoding: Decoding) -> tuple[str, ...]:
@@ -60,11 +62,11 @@ def _result_row(length: str, name: str, decoding: Decoding) -> tuple[str, ...]:
     return (
         length,
         name,
-        _median(decoding["ttft_ms"]),
-        _median(decoding["prefill_tokens_per_s"]),
-        _median(decoding["tpot_ms"]),
-        _median(decoding["decode_tokens_per_s"]),
-        " / ".join(_number(time) for time in (rounds["p50"], rounds["p90"], rounds["p99"])) + f" of {rounds['count']}",
+        median(decoding["ttft_ms"]),
+        median(decoding["prefill_tokens_per_s"]),
+        median(decoding["tpot_ms"]),
+        median(decoding["decode_tokens_per_s"]),
+        " / ".join(number(time) for time in (rounds["p50"], rounds["p90"], rounds["p99"])) + f" of {rounds['count']}",
         "-" if acceptance is None else f"{acceptance:.0%}",
         f"{decoding['tokens_per_round']:.2f}",
         f"{decoding['kv_bytes'] / 2**20:.1f}",
@@ -76,7 +78,9 @@ def _head(report: Report) -> str:
     name = device["board"] or device["cpu_model"] or device["architecture"]
     tokens = f" of {plan['new_tokens']} new tokens each" if report["prompts"] else ""
     verdict = "**Status: ok.**"
-    if report["status"] != "ok":
+    if report["status"] == "emulated":
+        verdict = "**Status: emulated.** QEMU has counted instructions. Nothing here says how long a board takes."
+    elif report["status"] != "ok":
         verdict = f"**Status: untrustworthy.** Gates that failed (see below): {failed_gates(report)}."
     return "\n\n".join(
         (
@@ -96,19 +100,18 @@ def _time_split(report: Report) -> str:
         split = prompt["measured"]["time_split"]
         parts = list(split)
         rows.append((str(prompt["prompt_tokens"]), *(f"{share:.1%}" for share in split.values())))
-    return "## Where decoding spends its time\n\n" + _table(("prompt tokens", *parts), rows)
+    return "## Where decoding spends its time\n\n" + table(("prompt tokens", *parts), rows)
 
 
 def _cost_curve(report: Report) -> str:
     curve = report["cost_curve"]
     assert curve is not None
     rows = [
-        (str(entry["width"]), _median(entry["statistics"]), f"{entry['relative_cost']:.2f}")
-        for entry in curve["widths"]
+        (str(entry["width"]), median(entry["statistics"]), f"{entry['relative_cost']:.2f}") for entry in curve["widths"]
     ]
     return (
         f"## Cost of one forward of S tokens, after a prompt of {curve['prompt_tokens']}\n\n"
-        + _table(("S", "t(S) ms", "t(S) / t(1)"), rows)
+        + table(("S", "t(S) ms", "t(S) / t(1)"), rows)
     )  # fmt: skip
 
 
@@ -117,41 +120,41 @@ def _memory(report: Report) -> str:
     lines = [f"load: {_load(report['load_ms'])}"] if report["load_ms"] else []
     if "vision" in report:
         lines.append(f"load of the vision model, up to its first output: {_load(report['vision']['load_ms'])}")
-    lines.append(f"peak RSS: {_mib(peak)}" if peak else f"peak RSS: {_why(report['memory'], 'peak_rss_bytes')}")
-    return "## Loading and memory\n\n" + _bullets(lines)
+    lines.append(f"peak RSS: {mib(peak)}" if peak else f"peak RSS: {why(report['memory'], 'peak_rss_bytes')}")
+    return "## Loading and memory\n\n" + bullets(lines)
 
 
 def _load(load: Series) -> str:
-    return f"{_median(load['statistics'])} ms, the first {load['warmup'][0]:.0f} ms"
+    return f"{median(load['statistics'])} ms, the first {load['warmup'][0]:.0f} ms"
 
 
 def _vision(vision: Vision) -> str:
     """Latency of an image and of the parts it is computed in; activations as planned and as allocated."""
     streamed, whole, found = vision["streamed_ms"], vision["whole_ms"], vision["activations"]
     patches = f"image in {'x'.join(map(str, vision['grid']))} patches"
-    rows = [("image at once", "1", _median(whole["statistics"]))]
+    rows = [("image at once", "1", median(whole["statistics"]))]
     memory = [("image at once", _kib(found, "planned_whole_bytes"), _kib(found, "seen_whole_bytes"))]
     if streamed is not None:
-        rows.append((patches, "1", _median(streamed["statistics"])))
-        rows += [(part["part"], str(part["tiles"] or 1), _median(part["statistics"])) for part in vision["parts"]]
+        rows.append((patches, "1", median(streamed["statistics"])))
+        rows += [(part["part"], str(part["tiles"] or 1), median(part["statistics"])) for part in vision["parts"]]
         memory.append((patches, _kib(found, "planned_bytes"), _kib(found, "seen_bytes")))
     return "\n\n".join(
         (
             f"## Vision, in {vision['engine']}",
-            _table(("", "calls an image", "ms a call"), rows),
-            _table(("activations", "planned KiB", "KiB that the engine has allocated"), memory),
+            table(("", "calls an image", "ms a call"), rows),
+            table(("activations", "planned KiB", "KiB that the engine has allocated"), memory),
         )
     )
 
 
 def _kib(activations: Activations, key: str) -> str:
     count = dict(activations)[key]
-    return f"{count / 1024:.1f}" if isinstance(count, int) else _why(dict(activations), key)
+    return f"{count / 1024:.1f}" if isinstance(count, int) else why(dict(activations), key)
 
 
 def _gates(report: Report) -> str:
     rows = [(gate["gate"], gate["outcome"], gate["limit"], "; ".join(gate["details"])) for gate in report["gates"]]
-    return "## Gates\n\n" + _table(("gate", "outcome", "limit", "found"), rows)
+    return "## Gates\n\n" + table(("gate", "outcome", "limit", "found"), rows)
 
 
 def _device(report: Report) -> str:
@@ -163,15 +166,15 @@ def _device(report: Report) -> str:
         "instruction sets": features and (", ".join(name for name in TELLING_FEATURES if name in features) or "-"),
         "architecture": device["architecture"],
         "cores": device["cores"] and f"{device['cores']}, of which usable: {device['usable_cores'] or 'not known'}",
-        "memory": device["memory_bytes"] and _mib(device["memory_bytes"]),
+        "memory": device["memory_bytes"] and mib(device["memory_bytes"]),
         "OS": f"{device['os']}, kernel {device['kernel']}",
         "Python": device["python"],
         "packages": ", ".join(f"{name} {version}" for name, version in device["packages"].items()),
     }
     keys = {"board": "board", "CPU": "cpu_model", "instruction sets": "cpu_features", "cores": "cores"}
     keys["memory"] = "memory_bytes"
-    rows = [(name, str(value or _why(device, keys[name]))) for name, value in facts.items()]
-    return "## Device\n\n" + _table(("", ""), rows) + "\n\n" + _conditions(report)
+    rows = [(name, str(value or why(device, keys[name]))) for name, value in facts.items()]
+    return "## Device\n\n" + table(("", ""), rows) + "\n\n" + _conditions(report)
 
 
 def _conditions(report: Report) -> str:
@@ -182,13 +185,13 @@ def _conditions(report: Report) -> str:
         "arm_clock_mhz": ("Arm clock (firmware)", lambda value: f"{value:.0f} MHz"),
         "throttled_bits": ("throttle bits (firmware)", _throttled),
         "load_average_1min": ("load average, 1 min", lambda value: f"{value:.2f}"),
-        "memory_available_bytes": ("memory available", _mib),
+        "memory_available_bytes": ("memory available", mib),
     }
     rows = []
     for key, (name, show) in shown.items():
         states = (before, after)
-        rows.append((name, *(_why(state, key) if state[key] is None else show(state[key]) for state in states)))
-    return _table(("", "before", "after"), rows)
+        rows.append((name, *(why(state, key) if state[key] is None else show(state[key]) for state in states)))
+    return table(("", "before", "after"), rows)
 
 
 def _configuration(report: Report) -> str:
@@ -201,7 +204,7 @@ def _configuration(report: Report) -> str:
 
 
 def _definitions(report: Report) -> str:
-    return "## Definitions\n\n" + _bullets(f"`{name}`: {text}" for name, text in report["definitions"].items())
+    return "## Definitions\n\n" + bullets(f"`{name}`: {text}" for name, text in report["definitions"].items())
 
 
 def _clocks(policies: list[dict[str, Any]]) -> str:
@@ -217,34 +220,6 @@ def _throttled(bits: int) -> str:
     return f"{bits:#x} ({', '.join(names) or 'none'})"
 
 
-def _median(summary: Summary) -> str:
-    """The median, and a mark if the series spreads too far."""
-    cv = summary["cv"]
-    return _number(summary["p50"]) + (" (!)" if cv is not None and cv > MAX_CV else "")
-
-
 def _ratio(summary: Summary) -> str:
     """The median and the spread of ratios."""
     return f"{summary['p50']:.2f} ({summary['min']:.2f} to {summary['max']:.2f})"
-
-
-def _number(value: float) -> str:
-    """Two decimals below 100, one below 1000, none above."""
-    return f"{value:.{2 if value < 100 else 1 if value < 1000 else 0}f}"
-
-
-def _mib(count: int) -> str:
-    return f"{count / 2**20:.0f} MiB"
-
-
-def _why(readings: dict[str, Any], key: str) -> str:
-    return f"not readable: {readings['unreadable'][key]}"
-
-
-def _bullets(lines: Iterable[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines)
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    cells = [header, ["---"] * len(header), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)

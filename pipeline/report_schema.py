@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
+from edgepipe.pipeline.board_report import BOARD_DEFINITIONS, BoardReport
 from edgepipe.pipeline.gates import Conditions, Gate
-from edgepipe.pipeline.statistics import Summary
+from edgepipe.pipeline.statistics import Series, Summary
 
 SCHEMA_VERSION = 1
 
@@ -31,15 +32,8 @@ DEFINITIONS = {
     "seen_bytes": "the same, allocated by the engine: the stitched tiles and the largest tile's arena, or the tail's",
     "peak_rss_bytes": "most physical memory of the whole process, the plain baseline apart",
     "cv": "coefficient of variation: standard deviation (n - 1) / mean",
+    **BOARD_DEFINITIONS,
 }
-
-
-class Series(TypedDict):
-    """Raw samples in milliseconds, in the order they were taken, and what they come to."""
-
-    warmup: list[float]
-    samples: list[float]
-    statistics: Summary
 
 
 class Decoding(TypedDict):
@@ -123,18 +117,22 @@ class Vision(TypedDict):
 
 
 class _VisionReport(TypedDict, total=False):
-    """What a report has besides, of a bundle with a vision model."""
+    """What a report has besides, of a bundle with a vision model, here or on a microcontroller."""
 
     vision: Vision
+    board: BoardReport
 
 
 class Report(_VisionReport):
-    """All of report.json. A bundle without a decoder has no prompts, and None for what belongs to them."""
+    """All of report.json. A bundle without a decoder has no prompts, and None for what belongs to them.
+
+    ``status``: of an emulated board at best ``emulated``: what it says is of no real one's time.
+    """
 
     schema_version: int
     created: str
     edgepipe_version: str
-    status: Literal["ok", "untrustworthy"]
+    status: Literal["ok", "emulated", "untrustworthy"]
     gates: list[Gate]
     device: dict[str, Any]
     conditions: Conditions

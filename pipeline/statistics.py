@@ -26,6 +26,19 @@ class Summary(TypedDict):
     max: float
 
 
+class Series(TypedDict):
+    """Raw samples in the order they were taken, in milliseconds if no name says otherwise, and their statistics."""
+
+    warmup: list[float]
+    samples: list[float]
+    statistics: Summary
+
+
+def series(warmup: list[float], samples: list[float]) -> Series:
+    """A series of at least one sample."""
+    return Series(warmup=warmup, samples=samples, statistics=summarise(samples))
+
+
 def summarise(samples: Sequence[float]) -> Summary:
     """Statistics of ``samples``, at least one.
 

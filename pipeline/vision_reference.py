@@ -11,10 +11,11 @@ import numpy as np
 
 from edgepipe.errors import BundleError, ValidationFailed
 from edgepipe.lazy import load
+from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.vision_session import ENGINE_OF, VisionSession
 from edgepipe.runtimes.vision.engines import ENGINES
 from edgepipe.runtimes.vision.patch_stream import run_streamed
-from edgepipe.runtimes.vision.plan import VisionPlan
+from edgepipe.runtimes.vision.plan import TensorFormat, VisionPlan
 
 REFERENCE = "reference/vision.npz"
 
@@ -59,7 +60,7 @@ def read_images(session: VisionSession) -> np.ndarray:
     Raises:
         BundleError: there are none, or the file is damaged.
     """
-    return _read(session, "images", session.plan.input.shape, session.plan.input.dtype)
+    return read_golden(session.bundle, "images", session.plan.input)
 
 
 def verify_vision(session: VisionSession) -> VisionOutcome:
@@ -72,9 +73,9 @@ def verify_vision(session: VisionSession) -> VisionOutcome:
         ValidationFailed: an output differs by more than `TOLERANCE`.
     """
     images = read_images(session)
-    expected = _read(session, session.engine_name, session.plan.output.shape, session.plan.output.dtype)
+    expected = read_golden(session.bundle, session.engine_name, session.plan.output)
     if len(expected) != len(images):
-        raise BundleError(f"{_path(session)} is damaged: {len(images)} images, {len(expected)} outputs")
+        raise BundleError(f"{_path(session.bundle)} is damaged: {len(images)} images, {len(expected)} outputs")
     tolerance, worst = TOLERANCE[session.engine_name], 0.0
     for number, (image, golden) in enumerate(zip(images, expected, strict=True)):
         for whole in (False, True):
@@ -90,23 +91,27 @@ def verify_vision(session: VisionSession) -> VisionOutcome:
     return VisionOutcome(session.engine_name, len(images), worst)
 
 
-def _path(session: VisionSession) -> Path:
-    if REFERENCE not in session.bundle.manifest["files"]:
-        raise BundleError(f"{session.bundle.folder} has no {REFERENCE} to replay: export the bundle again")
-    return session.bundle.path(REFERENCE)
+def _path(bundle: Bundle) -> Path:
+    if REFERENCE not in bundle.manifest["files"]:
+        raise BundleError(f"{bundle.folder} has no {REFERENCE} to replay: export the bundle again")
+    return bundle.path(REFERENCE)
 
 
-def _read(session: VisionSession, name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """One or more tensors of a shape, one after the other."""
-    path = _path(session)
+def read_golden(bundle: Bundle, name: str, tensor: TensorFormat) -> np.ndarray:
+    """The golden ``images``, or an engine's outputs for them: one or more tensors, one after the other.
+
+    Raises:
+        BundleError: there are none, or the file is damaged.
+    """
+    path, shape = _path(bundle), tensor.shape
     try:
         with np.load(path, allow_pickle=False) as arrays:
             array = arrays[name]
     except Exception as error:  # a damaged archive can raise almost anything
         raise BundleError(f"{path} is damaged: {name} cannot be read ({error}); export the bundle again") from error
-    if array.dtype != dtype or array.shape[1:] != shape or not len(array):
+    if array.dtype != tensor.dtype or array.shape[1:] != shape or not len(array):
         raise BundleError(
-            f"{path} is damaged: {name} is {array.dtype} of shape {array.shape}, expected {dtype} of shape "
+            f"{path} is damaged: {name} is {array.dtype} of shape {array.shape}, expected {tensor.dtype} of shape "
             f"(N, {', '.join(map(str, shape))}); export the bundle again"
         )
     return array

@@ -1,0 +1,37 @@
+"""Pieces of report.md: numbers, reasons, lists and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from edgepipe.pipeline.gates import MAX_CV
+from edgepipe.pipeline.statistics import Summary
+
+
+def median(summary: Summary) -> str:
+    """The median, and a mark if the series spreads too far."""
+    cv = summary["cv"]
+    return number(summary["p50"]) + (" (!)" if cv is not None and cv > MAX_CV else "")
+
+
+def number(value: float) -> str:
+    """Two decimals below 100, one below 1000, none above."""
+    return f"{value:.{2 if value < 100 else 1 if value < 1000 else 0}f}"
+
+
+def mib(count: int) -> str:
+    return f"{count / 2**20:.0f} MiB"
+
+
+def why(readings: dict[str, Any], key: str) -> str:
+    return f"not readable: {readings['unreadable'][key]}"
+
+
+def bullets(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    cells = [header, ["---"] * len(header), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
