@@ -58,15 +58,15 @@ def _count(work: BoardSeries) -> str:
 
 def _times(board: BoardReport) -> str:
     """Time where there is one; else what there is instead."""
-    if board["latency_ms"] is None or board["transfer_ms"] is None:
+    latency, transfer = board["latency_ms"], board["transfer_ms"]
+    if latency is None or transfer is None:
         computed = f"{_count(board['compute'])} instructions, counted by QEMU"
         return bullets((f"computing: {computed}", f"time: {why(dict(board), 'latency_ms')}"))
-    latency, transfer = (board[key]["statistics"] for key in ("latency_ms", "transfer_ms"))  # type: ignore[literal-required]
     return bullets(
         (
-            f"from its codes to the output: {median(latency)} ms",
+            f"from its codes to the output: {median(latency['statistics'])} ms",
             f"of it computing, by the board's clock of {board['clock_mhz']} MHz: {_count(board['compute'])} µs",
-            f"of it the line: {median(transfer)} ms",
+            f"of it the line: {median(transfer['statistics'])} ms",
         )
     )
 
