@@ -203,6 +203,8 @@ def _end_line(conversation: Conversation) -> str:
         parts.append(f"acceptance {generation.acceptance_rate:.0%}")
     if generation.tokens_per_round is not None:
         parts.append(f"{generation.tokens_per_round:.2f} tokens per round")
+    if generation.estimated_speedup is not None:
+        parts.append(f"about {generation.estimated_speedup:.2f} times plain")
     parts.append(f"KV {conversation.kv_bytes / 2**20:.1f} MiB")
     return " · ".join(parts)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from statistics import median
 from time import perf_counter_ns
 from typing import Any
 
 from edgepipe.pipeline.report_schema import Decoding, Speedup
 from edgepipe.pipeline.statistics import summarise
-from edgepipe.runtimes.llm.speculative import Round, SpeculativeDecoder
+from edgepipe.runtimes.llm.rounds import Round, speculation, time_split
+from edgepipe.runtimes.llm.speculative import SpeculativeDecoder
 
 Clock = Callable[[], int]
 
@@ -80,6 +82,7 @@ class Timing:
             "first_token": self.prefill.tokens[0],
             "round_tokens": [entry.tokens for entry in rounds],
             "round_ns": list(self.round_ns),
+            "drafter": [entry.drafter for entry in rounds],
             "drafted": [entry.drafted for entry in rounds],
             "accepted": [entry.accepted for entry in rounds],
             "draft_ns": [entry.draft_ns for entry in rounds],
@@ -118,13 +121,6 @@ def summarise_decoding(warmup: Sequence[Timing], samples: Sequence[Timing]) -> D
     drafted = sum(timing.drafted for timing in samples)
     rounds = [entry for timing in samples for entry in timing.rounds]
     decode_ns = sum(sum(timing.round_ns) for timing in samples)
-    split_ns = {
-        "draft": sum(entry.draft_ns for entry in rounds),
-        "verify": sum(entry.verify_ns for entry in rounds),
-        "sample": sum(entry.sample_ns for entry in rounds),
-        "kv": sum(entry.commit_ns for entry in rounds),
-    }
-    split_ns["other"] = decode_ns - sum(split_ns.values())
     return Decoding(
         kv_bytes=samples[0].kv_bytes,
         warmup=[timing.to_json() for timing in warmup],
@@ -136,7 +132,8 @@ def summarise_decoding(warmup: Sequence[Timing], samples: Sequence[Timing]) -> D
         round_ms=summarise([time / 1e6 for timing in samples for time in timing.round_ns]),
         acceptance_rate=sum(timing.accepted for timing in samples) / drafted if drafted else None,
         tokens_per_round=sum(len(entry.tokens) for entry in rounds) / len(rounds),
-        time_split={part: time / decode_ns for part, time in split_ns.items()},
+        time_split=time_split(rounds, decode_ns),
+        speculation=speculation(rounds),
     )
 
 
@@ -147,3 +144,28 @@ def summarise_speedup(measured: Sequence[Timing], plain: Sequence[Timing]) -> Sp
         ttft=summarise([theirs.ttft_ms / ours.ttft_ms for ours, theirs in pairs]),
         decode=summarise([theirs.tpot_ms / ours.tpot_ms for ours, theirs in pairs]),
     )
+
+
+def predict_speedup(samples: Sequence[Timing], relative_cost: Mapping[int, float], plain_ns: float) -> float | None:
+    """Tokens of plain rounds in the time that the cost model gives the rounds that there were.
+
+    A round of gamma guesses is to take t(gamma + 1) / t(1) + c gamma plain rounds, c being the drafter's median time
+    for a guess; None if nothing was guessed, or more than the cost curve tells of.
+
+    Args:
+        samples: generations after one prompt.
+        relative_cost: t(S) / t(1) by S.
+        plain_ns: t(1).
+    """
+    rounds = [entry for timing in samples for entry in timing.rounds]
+    if not any(entry.drafted for entry in rounds) or max(entry.drafted for entry in rounds) + 1 not in relative_cost:
+        return None
+    guess = {
+        name: median(entry.draft_ns / entry.drafted for entry in rounds if entry.drafter == name) / plain_ns
+        for name in {entry.drafter for entry in rounds if entry.drafter}
+    }
+    predicted = sum(
+        relative_cost[entry.drafted + 1] + (entry.drafted * guess[entry.drafter] if entry.drafter else 0)
+        for entry in rounds
+    )
+    return sum(len(entry.tokens) for entry in rounds) / predicted

@@ -13,7 +13,13 @@ from edgepipe.errors import ContextError, RecipeError
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.cost_curve import time_widths
 from edgepipe.pipeline.decode_options import CacheOptions, DecodeOptions
-from edgepipe.pipeline.decode_timing import Timing, summarise_decoding, summarise_speedup, time_decode
+from edgepipe.pipeline.decode_timing import (
+    Timing,
+    predict_speedup,
+    summarise_decoding,
+    summarise_speedup,
+    time_decode,
+)
 from edgepipe.pipeline.prompt_text import TEXT, prompt_tokens
 from edgepipe.pipeline.report_schema import CostCurve, Prompt, Series
 from edgepipe.pipeline.session import Session
@@ -113,8 +119,12 @@ class DecoderMeasurement:
         plan, warm = self.plan, self.warm
         if plan.against:
             warm |= {(length, True): self._warm_up(length, plain=True) for length in plan.prompt_lengths}
-        prompts = [self._prompt(length, warm) for length in plan.prompt_lengths]
+        timings = [self._timings(length) for length in plan.prompt_lengths]
         cost_curve = self._cost_curve()
+        prompts = [
+            self._prompt(length, warm, cost_curve, *timing)
+            for length, timing in zip(plan.prompt_lengths, timings, strict=True)
+        ]
         load_ms = _series([self.first_load_ms], [self._load_ms() for _ in range(plan.repeats)])
         return DecoderResults(load_ms, prompts, cost_curve)
 
@@ -153,7 +163,7 @@ class DecoderMeasurement:
         self.progress(f"prompt of {length}: warm-up{' of plain' if plain else ''}")
         return [self._time(length, plain=plain) for _ in range(self.plan.warmup)]
 
-    def _prompt(self, length: int, warm: dict[tuple[int, bool], list[Timing]]) -> Prompt:
+    def _timings(self, length: int) -> tuple[list[Timing], list[Timing]]:
         """Time the repetitions at one prompt length, those of the baseline in between: A B A B ..."""
         measured, plain = [], []
         for repetition in range(1, self.plan.repeats + 1):
@@ -161,11 +171,24 @@ class DecoderMeasurement:
             measured.append(self._time(length, plain=False))
             if self.plan.against:
                 plain.append(self._time(length, plain=True))
+        return measured, plain
+
+    def _prompt(
+        self,
+        length: int,
+        warm: dict[tuple[int, bool], list[Timing]],
+        curve: CostCurve,
+        measured: list[Timing],
+        plain: list[Timing],
+    ) -> Prompt:
+        relative_cost = {entry["width"]: entry["relative_cost"] for entry in curve["widths"]}
+        plain_ns = curve["widths"][0]["statistics"]["p50"] * 1e6
         return Prompt(
             prompt_tokens=length,
             measured=summarise_decoding(warm[length, False], measured),
             plain=summarise_decoding(warm[length, True], plain) if plain else None,
             speedup=summarise_speedup(measured, plain) if plain else None,
+            predicted_speedup=predict_speedup(measured, relative_cost, plain_ns),
         )
 
     def _time(self, length: int, *, plain: bool) -> Timing:

@@ -12,6 +12,7 @@ from edgepipe.pipeline.markdown_parts import bullets, median, mib, number, table
 from edgepipe.pipeline.measure_command import measure_command
 from edgepipe.pipeline.report_schema import Activations, Decoding, Report, Vision
 from edgepipe.pipeline.statistics import Series, Summary
+from edgepipe.runtimes.llm.rounds import Guesses
 
 # Instruction sets that decide which kernels an engine picks; report.json lists all.
 TELLING_FEATURES = (
@@ -24,7 +25,7 @@ def markdown(report: Report) -> str:
     """The report as Markdown."""
     sections = (
         _head(report),
-        *((_results(report), _time_split(report), _cost_curve(report)) if report["prompts"] else ()),
+        *(section(report) for section in (_results, _time_split, _speculation, _cost_curve) if report["prompts"]),
         *((_vision(report["vision"]),) if "vision" in report else ()),
         *((board_sections(report["board"]),) if "board" in report else (_memory(report),)),
         _gates(report),
@@ -101,6 +102,36 @@ def _time_split(report: Report) -> str:
         parts = list(split)
         rows.append((str(prompt["prompt_tokens"]), *(f"{share:.1%}" for share in split.values())))
     return "## Where decoding spends its time\n\n" + table(("prompt tokens", *parts), rows)
+
+
+def _speculation(report: Report) -> str:
+    """Guesses by drafter, position and number a round; what they were predicted to bring, and what they did."""
+    rows = []
+    for prompt in report["prompts"]:
+        found, speedup = prompt["measured"]["speculation"], prompt["speedup"]
+        rows.append(
+            (
+                str(prompt["prompt_tokens"]),
+                ", ".join(f"{name} {_share(guesses)}" for name, guesses in found["by_drafter"].items()) or "-",
+                ", ".join(_share(guesses) for guesses in found["by_position"]) or "-",
+                ", ".join(f"{gamma}: {rounds}" for gamma, rounds in found["gamma_histogram"].items()),
+                "-" if prompt["predicted_speedup"] is None else f"{prompt['predicted_speedup']:.2f}",
+                _ratio(speedup["decode"]) if speedup else "-",
+            )
+        )
+    header = (
+        "prompt tokens",
+        "accepted of checked",
+        "by position",
+        "rounds by guesses",
+        "predicted speed-up",
+        "observed",
+    )
+    return "## Guessing ahead\n\n" + table(header, rows)
+
+
+def _share(guesses: Guesses) -> str:
+    return f"{guesses['accepted']}/{guesses['checked']}"
 
 
 def _cost_curve(report: Report) -> str:

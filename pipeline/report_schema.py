@@ -10,8 +10,9 @@ from typing import Any, Literal, TypedDict
 from edgepipe.pipeline.board_report import BOARD_DEFINITIONS, BoardReport
 from edgepipe.pipeline.gates import Conditions, Gate
 from edgepipe.pipeline.statistics import Series, Summary
+from edgepipe.runtimes.llm.rounds import Speculation
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 DEFINITIONS = {
     "load_ms": "from an opened bundle to tokenizer, engines and caches ready, or to an image's output; the first apart",
@@ -26,6 +27,9 @@ DEFINITIONS = {
     "kv_bytes": "keys and values allocated, those of the draft included",
     "relative_cost": "t(S) / t(1): medians of forwards of S tokens and of one, over the same cache",
     "speedup": "plain / measured, of TTFT and of TPOT, pair by pair; plain is the full cache without speculation",
+    "predicted_speedup": "tokens / sum over rounds of t(gamma + 1) / t(1) + c gamma; c: a guess's median time / t(1)",
+    "gamma_histogram": "rounds by the number of guesses that the target checked; 0 is plain",
+    "by_position": "guesses checked and accepted by their place in the draft, those behind a rejected one left out",
     "streamed_ms": "an image's codes to the output, patch by patch; whole_ms at once; a sample is a mean of several",
     "parts": "one call of a tile graph, or of the tail that follows all tiles: a share of streamed_ms",
     "planned_bytes": "activations of an image by plan.json's arena; planned_whole_bytes of the model at once",
@@ -53,6 +57,7 @@ class Decoding(TypedDict):
     acceptance_rate: float | None
     tokens_per_round: float
     time_split: dict[str, float]
+    speculation: Speculation
 
 
 class Speedup(TypedDict):
@@ -63,12 +68,16 @@ class Speedup(TypedDict):
 
 
 class Prompt(TypedDict):
-    """What was measured at one prompt length; ``plain`` and ``speedup`` are None without a baseline."""
+    """What was measured at one prompt length; ``plain`` and ``speedup`` are None without a baseline.
+
+    ``predicted_speedup`` is None if nothing was guessed, or more than the cost curve tells of.
+    """
 
     prompt_tokens: int
     measured: Decoding
     plain: Decoding | None
     speedup: Speedup | None
+    predicted_speedup: float | None
 
 
 class Width(Series):

@@ -11,6 +11,7 @@ from edgepipe.errors import ContextError, RecipeError
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.session import DecodeOptions, Session
 from edgepipe.runtimes.llm.generate import Generation, generate
+from edgepipe.runtimes.llm.rounds import speculation
 from edgepipe.runtimes.llm.speculative import SpeculativeDecoder
 
 
@@ -34,6 +35,8 @@ class Answer:
             "decode_tokens_per_s": generation.decode_tokens_per_s,
             "acceptance_rate": generation.acceptance_rate,
             "tokens_per_round": generation.tokens_per_round,
+            "estimated_speedup": generation.estimated_speedup,
+            "speculation": speculation(generation.rounds),
             "kv_bytes": self.kv_bytes,
         }
 

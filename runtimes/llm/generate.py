@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
-from edgepipe.runtimes.llm.speculative import Round, SpeculativeDecoder
+from edgepipe.runtimes.llm.rounds import Round
+from edgepipe.runtimes.llm.speculative import SpeculativeDecoder
 from edgepipe.runtimes.llm.tokenizer import TextStream, Tokenizer
 
 
@@ -49,6 +51,15 @@ class Generation:
     def tokens_per_round(self) -> float | None:
         """Tokens per forward of the target after the prefill."""
         return sum(len(entry.tokens) for entry in self.rounds) / len(self.rounds) if self.rounds else None
+
+    @property
+    def estimated_speedup(self) -> float | None:
+        """Against plain decoding, taking each token to cost the median of this run's plain rounds; None without any."""
+        plain = [entry.total_ns for entry in self.rounds if not entry.drafted]
+        if not plain or len(plain) == len(self.rounds):
+            return None
+        elapsed_ns = sum(entry.total_ns for entry in self.rounds)
+        return median(plain) * sum(len(entry.tokens) for entry in self.rounds) / elapsed_ns
 
 
 def generate(

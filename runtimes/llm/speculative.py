@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from time import perf_counter_ns
 
 import numpy as np
@@ -12,6 +11,7 @@ from edgepipe.runtimes.llm.decoder import CachedDecoder
 from edgepipe.runtimes.llm.drafters.chain import Chain, Source
 from edgepipe.runtimes.llm.drafters.drafter import Draft, Drafter
 from edgepipe.runtimes.llm.gamma import Choice, FixedGamma, Gamma
+from edgepipe.runtimes.llm.rounds import Round
 from edgepipe.runtimes.llm.sampling import Sampler
 
 # A drafter is dropped when it takes this many times as long as the target would for the same tokens,
@@ -52,34 +52,6 @@ def verify(logits: np.ndarray, draft: Draft, sampler: Sampler) -> tuple[int, int
         # p and q that differ by rounding alone leave no residual; then either may be drawn from.
         return index, sampler.draw(residual if residual.any() else p)
     return len(draft.tokens), sampler.choose(logits[len(draft.tokens)], draft.tokens)
-
-
-@dataclass(frozen=True)
-class Round:
-    """One turn of the loop: what came out and where the time went.
-
-    Attributes:
-        tokens: tokens added to the text.
-        drafted: guesses that the target checked.
-        accepted: guesses that became text.
-        draft_ns, verify_ns, sample_ns, commit_ns: nanoseconds spent drafting, in the target's forward, choosing
-            tokens, and committing and evicting.
-        drafter: name of who guessed; None in a plain round.
-    """
-
-    tokens: list[int]
-    drafted: int
-    accepted: int
-    draft_ns: int
-    verify_ns: int
-    sample_ns: int
-    commit_ns: int
-    drafter: str | None = None
-
-    @property
-    def total_ns(self) -> int:
-        """Nanoseconds of the whole round."""
-        return self.draft_ns + self.verify_ns + self.sample_ns + self.commit_ns
 
 
 class SpeculativeDecoder:

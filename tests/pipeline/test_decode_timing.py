@@ -8,14 +8,21 @@ import numpy as np
 import pytest
 
 from edgepipe.pipeline.cost_curve import time_widths
-from edgepipe.pipeline.decode_timing import Timing, summarise_decoding, summarise_speedup, time_decode
+from edgepipe.pipeline.decode_timing import (
+    Timing,
+    predict_speedup,
+    summarise_decoding,
+    summarise_speedup,
+    time_decode,
+)
 from edgepipe.runtimes.llm.decoder import CachedDecoder
 from edgepipe.runtimes.llm.drafters.drafter import Draft, Drafter
 from edgepipe.runtimes.llm.kv_cache import KVCache
 from edgepipe.runtimes.llm.kv_policies.full import Full
+from edgepipe.runtimes.llm.rounds import Round
 from edgepipe.runtimes.llm.sampling import Sampler, SamplingParams
 from edgepipe.runtimes.llm.spec import DecoderSpec, RopeSpec
-from edgepipe.runtimes.llm.speculative import Round, SpeculativeDecoder
+from edgepipe.runtimes.llm.speculative import SpeculativeDecoder
 
 VOCABULARY = 10
 EOS = 7
@@ -40,11 +47,15 @@ class Counting:
     """A decoder whose next token is always the last one plus 1, around the vocabulary."""
 
     spec = SPEC
+    features = None
+    reads_features = False
 
     def __init__(self) -> None:
         self.fed: list[list[int]] = []
 
-    def forward(self, cache: KVCache, tokens: Sequence[int], *, last_only: bool = False) -> np.ndarray:
+    def forward(
+        self, cache: KVCache, tokens: Sequence[int], *, last_only: bool = False, features: np.ndarray | None = None
+    ) -> np.ndarray:
         self.fed.append(list(tokens))
         logits = np.zeros((len(tokens), VOCABULARY), np.float32)
         logits[np.arange(len(tokens)), (np.asarray(tokens) + 1) % VOCABULARY] = 1.0
@@ -159,6 +170,21 @@ def test_speedup_is_pairwise() -> None:
     assert (speedup["ttft"]["min"], speedup["ttft"]["max"]) == (0.5, 2.0)
     assert (speedup["decode"]["min"], speedup["decode"]["max"]) == (0.5, 2.0)
     assert speedup["decode"]["p50"] == 1.25
+
+
+def test_speedup_is_predicted_from_curve_draft_and_acceptance() -> None:
+    rounds = [
+        Round([1, 2, 3], 2, 2, 400, 900, 0, 0, "model"),  # 200 a guess
+        Round([4], 2, 0, 800, 900, 0, 0, "model"),  # 400 a guess: the median is 300
+        Round([5], 0, 0, 0, 900, 0, 0),
+        Round([6, 7], 1, 1, 0, 900, 0, 0, "lookup"),
+    ]
+    # t(3) / t(1) + 2 * 0.3 twice, then 1, then t(2) / t(1)
+    expected = (3 + 1 + 1 + 2) / (2 * (1.5 + 2 * 0.3) + 1 + 1.25)
+    found = predict_speedup([timing(10, rounds, (1, 1, 1, 1))], {1: 1.0, 2: 1.25, 3: 1.5}, plain_ns=1000.0)
+    assert found == pytest.approx(expected)
+    assert predict_speedup([timing(10, rounds, (1, 1, 1, 1))], {1: 1.0, 2: 1.25}, plain_ns=1000.0) is None
+    assert predict_speedup([timing(10, rounds[2:3], (1,))], {1: 1.0}, plain_ns=1000.0) is None
 
 
 def test_cost_curve_leaves_the_cache_as_it_was() -> None:

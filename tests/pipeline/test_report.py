@@ -22,6 +22,7 @@ from edgepipe.pipeline.report_markdown import markdown
 from edgepipe.pipeline.report_schema import DEFINITIONS, SCHEMA_VERSION, Decoding, Report, Series
 from edgepipe.pipeline.session import CacheOptions, DecodeOptions
 from edgepipe.pipeline.statistics import summarise
+from edgepipe.runtimes.llm.rounds import Guesses, Speculation
 from edgepipe.runtimes.llm.sampling import SamplingParams
 
 
@@ -39,6 +40,11 @@ def decoding(factor: float, accepted: float | None) -> Decoding:
         acceptance_rate=accepted,
         tokens_per_round=1.5,
         time_split={"draft": 0.25, "verify": 0.75},
+        speculation=Speculation(
+            gamma_histogram={"0": 2, "3": 1} if accepted else {"0": 3},
+            by_position=[Guesses(checked=1, accepted=1), Guesses(checked=1, accepted=0)] if accepted else [],
+            by_drafter={"lookup": Guesses(checked=3, accepted=1)} if accepted else {},
+        ),
     )
 
 
@@ -106,8 +112,15 @@ def report() -> Report:
                 "measured": decoding(1, 0.625),
                 "plain": decoding(2, None),
                 "speedup": {"ttft": summarise([2.0, 2.5, 1.5]), "decode": summarise([1.75, 1.5, 3.0])},
+                "predicted_speedup": 1.625,
             },
-            {"prompt_tokens": 128, "measured": decoding(3, None), "plain": None, "speedup": None},
+            {
+                "prompt_tokens": 128,
+                "measured": decoding(3, None),
+                "plain": None,
+                "speedup": None,
+                "predicted_speedup": None,
+            },
         ],
         cost_curve={"prompt_tokens": 32, "widths": curve},  # type: ignore[typeddict-item]
     )
@@ -146,8 +159,9 @@ def test_an_earlier_report_survives_a_failure(report: Report, tmp_path: Path, mo
         ("", "not JSON"),
         ("{", "not JSON"),
         ("[]", "schema version None"),
-        ('{"schema_version": 99}', "schema version 99, this edgepipe reads 1"),
-        ('{"schema_version": 1}', "it has no bundle"),
+        ('{"schema_version": 99}', "schema version 99, this edgepipe reads 2"),
+        ('{"schema_version": 1}', "schema version 1, this edgepipe reads 2: measure again"),
+        ('{"schema_version": 2}', "it has no bundle"),
     ],
 )
 def test_what_is_no_report_says_so(tmp_path: Path, text: str | None, message: str) -> None:
@@ -193,6 +207,9 @@ def test_markdown_shows_the_figures(report: Report) -> None:
     assert cells(text, "128")[0][7] == "-"
     assert cells(text, "1")[0] == ["1", "10.00 (!)", "1.00"]
     assert "(t_last - t_first) / (N - 1)" in text
+    guessing = ["lookup 1/3", "1/1, 0/1", "0: 2, 3: 1", "1.62", "1.75 (1.50 to 3.00)"]
+    assert ["32", *guessing] in cells(text, "32")
+    assert ["128", "-", "-", "0: 3", "-", "-"] in cells(text, "128")
 
 
 def test_markdown_shows_the_verdict_and_what_could_not_be_read(report: Report) -> None:
@@ -227,7 +244,9 @@ ODD = DecodeOptions(
 )
 
 
-@pytest.mark.parametrize("options", [DecodeOptions(), ODD, replace(ODD, threads=None, drafter="lookup")])
+@pytest.mark.parametrize(
+    "options", [DecodeOptions(), ODD, replace(ODD, threads=None, drafter="lookup,model", gamma="auto")]
+)
 def test_the_command_repeats_the_configuration(options: DecodeOptions) -> None:
     plan: dict[str, Any] = {"prompt_lengths": [3, 9], "new_tokens": 5, "repeats": 2, "warmup": 3, "max_width": 4}
     plan |= {"against": "plain", "file": "my text.txt", "decode": json.loads(json.dumps(asdict(options)))}
