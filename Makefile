@@ -73,7 +73,7 @@ distclean: clean ## remove .venv too
 
 # What the benchmarks measure.
 bench-attention_memory: build/smollm2-fp32
-bench-stream_memory bench-quality bench-peers: build/demo
+bench-stream_memory bench-quality bench-peers bench-speculation: build/demo
 
 build/demo: | $(INSTALLED)
 	$(BIN)/edgepipe export --target smollm2-135m -o $@
