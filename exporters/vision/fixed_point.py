@@ -28,6 +28,13 @@ def quantize_multiplier(real: float) -> Multiplier:
     return Multiplier(0, 0) if shift < -31 else Multiplier(multiplier, shift)
 
 
+def mean_multiplier(ratio: float, count: int) -> Multiplier:
+    """What ``MEAN`` scales a sum of ``count`` codes by: ``ratio / count``, of which as many bits as fit are kept."""
+    multiplier, shift = quantize_multiplier(ratio)
+    fraction = min(count.bit_length() - 1, 32, 31 + shift)
+    return Multiplier(wrap((multiplier << fraction) // count), shift - fraction)
+
+
 def _round(value: float) -> int:
     """Half away from zero."""
     return int(math.copysign(math.floor(abs(value) + 0.5), value))

@@ -21,7 +21,7 @@ from edgepipe.exporters.vision.convolution_parameters import (
     scale_of,
     window_of,
 )
-from edgepipe.exporters.vision.fixed_point import Multiplier, quantize_multiplier, wrap
+from edgepipe.exporters.vision.fixed_point import Multiplier, mean_multiplier, quantize_multiplier
 from edgepipe.exporters.vision.graph import Graph, Node, Tensor
 from edgepipe.exporters.vision.kernel_shapes import broadcast_strides, copy_box, merge_axes, nearest
 from edgepipe.exporters.vision.lookup_tables import lookup_table, softmax_exponentials
@@ -154,15 +154,11 @@ def _mean(operator: operators.Mean, inputs: Sequence[Tensor], output: Tensor) ->
         raise _NoKernel(f"averages over axes {operator.axes} of a tensor of shape {source.shape}")
     kept, averaged = ([(1, 0)] * (2 - len(each)) + each for each in (kept, averaged))
     count = math.prod(size for size, _ in averaged)
-    multiplier, shift = quantize_multiplier(scale_of(source) / scale_of(output))
-    # The division is folded into the multiplier, with as many of its bits as fit.
-    fraction = min(count.bit_length() - 1, 32, 31 + shift)
     return kernels.Mean(
         *_columns(kept),
         *_columns(averaged),
         -quantization_of(source).zero_point * count,
-        wrap((multiplier << fraction) // count),
-        shift - fraction,
+        *mean_multiplier(scale_of(source) / scale_of(output), count),
         quantization_of(output).zero_point,
         *code_range(operator, output),
     )

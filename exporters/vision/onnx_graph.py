@@ -118,7 +118,7 @@ class QdqGraph:
 
         ``axis`` is that of the scales where there are several.
         """
-        return self.node("DequantizeLinear", [codes, *self._parameters(tensor)], f"{tensor.name}.real", axis=axis)
+        return self.node("DequantizeLinear", [codes, *self.parameters(tensor)], f"{tensor.name}.real", axis=axis)
 
     def quantize(self, index: int, real: str, activation: Activation = Activation.NONE) -> str:
         """The codes of real numbers under the quantisation of tensor ``index``, after an activation."""
@@ -127,7 +127,7 @@ class QdqGraph:
             if activation is not Activation.NONE:
                 raise UnsupportedModel(f"{tensor.name} is float32 with a fused {activation.value}: expected int8")
             return real
-        codes = self.node("QuantizeLinear", [real, *self._parameters(tensor)], tensor.name)
+        codes = self.node("QuantizeLinear", [real, *self.parameters(tensor)], tensor.name)
         return self.clamp(index, codes, activation)
 
     def clamp(self, index: int, codes: str, activation: Activation) -> str:
@@ -141,7 +141,7 @@ class QdqGraph:
         bounds = [self.constant("bound", np.array(bound, tensor.dtype)) for bound in (low, high)]
         return self.node("Clip", [codes, *bounds], tensor.name)
 
-    def _parameters(self, tensor: Tensor) -> list[str]:
+    def parameters(self, tensor: Tensor) -> list[str]:
         """Scale and zero point; scalars for a tensor quantised as a whole."""
         quantization = quantization_of(tensor)
         shape = () if len(quantization.scales) == 1 else (-1,)

@@ -1,14 +1,16 @@
 """Writes an int8 graph for onnxruntime: QuantizeLinear and DequantizeLinear around ONNX's own operators.
 
-The engine fuses each DequantizeLinear, operator, QuantizeLinear into one integer kernel where it has it. Such a kernel
-accumulates exactly and scales once in float32, rounding half to even, where TFLite's reference rounds twice in
-fixed point (gemmlowp's double rounding): a code may differ by one. That it fuses all, whatever the size of the image,
-is what makes tiles equal to the whole: see `edgepipe.exporters.vision.unsigned_codes`. What only moves or compares codes (padding,
-slicing, joining, maximum, clamping, nearest neighbours) is written on the codes themselves and is exact.
+The engine fuses each DequantizeLinear, operator, QuantizeLinear into one integer kernel where it has it. That it does
+so whatever the size of the image makes tiles equal to the whole: see `edgepipe.exporters.vision.unsigned_codes`.
+Such a kernel accumulates exactly and scales once in float32, rounding half to even, where TFLite's reference rounds
+twice in fixed point (gemmlowp's double rounding): a code may differ by one. What only moves or compares codes (padding,
+slicing, joining, maximum, clamping, nearest neighbours) is written on the codes themselves and is exact, and so are
+averages.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +19,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from edgepipe.errors import UnsupportedModel
-from edgepipe.exporters.vision.graph import Graph, Node, Quantization
+from edgepipe.exporters.vision.activation_range import activation_range
+from edgepipe.exporters.vision.fixed_point import mean_multiplier
+from edgepipe.exporters.vision.graph import Graph, Node, Quantization, Tensor
 from edgepipe.exporters.vision.nearest_neighbor import nearest_indices
 from edgepipe.exporters.vision.onnx_graph import TO_CHANNELS_FIRST, QdqGraph, axis_first, quantization_of
 from edgepipe.exporters.vision.operators import (
@@ -84,11 +88,8 @@ def _write(qdq: QdqGraph, node: Node) -> None:
             axis = axis_first(operator.axis, len(qdq.graph.tensors[output].shape))
             codes = qdq.node("Concat", [qdq.first(index) for index in node.inputs], name, axis=axis)
             qdq.store_first(output, qdq.clamp(output, codes, operator.activation))
-        case Mean(axes, keep_dims):
-            real = qdq.node(
-                "ReduceMean", [qdq.real_last(node.inputs[0])], f"{name}.real", axes=axes, keepdims=keep_dims
-            )
-            qdq.store_last(output, qdq.quantize(output, real))
+        case Mean():
+            qdq.store_last(output, _mean(qdq, node, operator))
         case Pad():
             _pad(qdq, node, operator)
         case Reshape(shape):
@@ -146,18 +147,38 @@ def _fully_connected(qdq: QdqGraph, node: Node, operator: FullyConnected) -> Non
 def _average_pool(qdq: QdqGraph, node: Node, operator: AveragePool2D) -> str:
     """Codes of an average, which is one of codes: input and output are quantised alike.
 
-    TFLite rounds halves away from the code 0 of int8, QuantizeLinear to even; a factor just above 1 decides them
-    TFLite's way, and moves no other average of fewer than 4096 codes across a half. Being there it also keeps the pool
-    in float32, exact with codes: onnxruntime's kernel of codes rounds after it has added the zero point.
+    In float32, exact with codes: onnxruntime's kernel for codes would round after adding the zero point.
     """
-    output = qdq.graph.tensors[node.output]
-    one = qdq.constant("one", np.array(1, np.float32))
+    codes = replace(qdq.graph.tensors[node.output], quantization=Quantization((1,), (OFFSET,)))
+    real = qdq.dequantize(qdq.first(node.inputs[0]), codes)
+    return _round_away(qdq, qdq.node("AveragePool", [real], f"{codes.name}.mean", **_window(operator)), codes)
+
+
+def _mean(qdq: QdqGraph, node: Node, operator: Mean) -> str:
+    """Codes of a mean, rounded twice as in TFLite: of few terms, the first rounding is coarse."""
+    source, output = (qdq.graph.tensors[index] for index in (node.inputs[0], node.output))
+    count = math.prod(source.shape[axis] for axis in operator.axes)
+    multiplier, shift = mean_multiplier(quantization_of(source).scale / quantization_of(output).scale, count)
+    factor = np.array(math.ldexp(multiplier, max(shift, 0) - 31), np.float32)
+    codes = replace(source, quantization=Quantization((1,), quantization_of(source).zero_points))
+    steps = replace(output, quantization=Quantization((2.0 ** max(-shift, 0),), quantization_of(output).zero_points))
+    real = qdq.dequantize(qdq.last(node.inputs[0]), codes)
+    total = qdq.node(
+        "ReduceSum", [real, qdq.integers(*operator.axes)], f"{output.name}.sum", keepdims=operator.keep_dims
+    )
+    scaled = qdq.node("Mul", [total, qdq.constant(f"{output.name}.factor", factor)], f"{output.name}.scaled")
+    return _round_away(qdq, qdq.node("Round", [scaled], f"{output.name}.rounded"), steps)
+
+
+def _round_away(qdq: QdqGraph, real: str, tensor: Tensor) -> str:
+    """Codes of real numbers, quantised as ``tensor`` is, with halves rounded away from the zero point as in TFLite.
+
+    QuantizeLinear rounds them to even. A factor just above 1 decides, and moves no other multiple of 1/4096 of a step
+    across a half.
+    """
     above = qdq.constant("above", np.array(1 + 2**-20, np.float32))
-    zero_point = qdq.constant("code_0", np.array(OFFSET, output.dtype))
-    real = qdq.node("DequantizeLinear", [qdq.first(node.inputs[0]), one, zero_point], f"{output.name}.codes")
-    mean = qdq.node("AveragePool", [real], f"{output.name}.mean", **_window(operator))
-    nudged = qdq.node("Mul", [mean, above], f"{output.name}.nudged")
-    return qdq.node("QuantizeLinear", [nudged, one, zero_point], output.name)
+    nudged = qdq.node("Mul", [real, above], f"{tensor.name}.nudged")
+    return qdq.node("QuantizeLinear", [nudged, *qdq.parameters(tensor)], tensor.name)
 
 
 def _requantize(qdq: QdqGraph, node: Node) -> None:
@@ -188,9 +209,29 @@ def _bias(qdq: QdqGraph, node: Node) -> list[str]:
     scales = scale * np.array(quantization_of(weights).scales, np.float32)
     quantization = Quantization(tuple(map(float, scales)), (0,) * len(scales))
     return [
-        qdq.dequantize(qdq.last(index), replace(tensor, quantization=quantization))
-        for index, tensor in zip(node.inputs[2:], bias, strict=True)
+        qdq.dequantize(
+            qdq.constant(tensor.name, tensor.data + _first_rounding(qdq, node, scales)),
+            replace(tensor, quantization=quantization),
+        )
+        for tensor in bias
+        if tensor.data is not None
     ]
+
+
+def _first_rounding(qdq: QdqGraph, node: Node, scales: np.ndarray) -> np.ndarray:
+    """int32: what to add to the sums of a convolution, of these scales, for the first of TFLite's two roundings.
+
+    It multiplies a sum by 1/2 to 1 and rounds; the second rounding, to a code, then lifts what is a half. So sums that
+    lack 1/2 to 1 of a half are lifted, too: with 1 added, one rounding gives the other code 2.6 times less often (for
+    multipliers spread evenly on a logarithmic scale). Below the zero point it is the other way round.
+    """
+    output = qdq.graph.tensors[node.output]
+    quantization = quantization_of(output)
+    if isinstance(node.operator, FullyConnected):  # LiteRT rounds once there
+        return np.zeros((), np.int32)
+    lowest, _ = activation_range(node.operator.activation, quantization, output.dtype)
+    rounds_twice = scales / quantization.scale < 0.5
+    return (rounds_twice & (lowest >= quantization.zero_point)).astype(np.int32)
 
 
 def _window(operator: Window) -> dict[str, Any]:
