@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# A round that the machine disturbed moves an estimate by this factor at most.
-OUTLIER = 2.0
+from edgepipe.runtimes.llm.drafters.chain import Source
+
+# What is seen counts within this factor of the estimate: the machine may have been disturbed.
+OUTLIER = 3.0
+
+# A token more in a forward costs at least this, in plain rounds; less was measured by mistake.
+LEAST_RISE = 0.02
 
 
 @dataclass(frozen=True)
@@ -34,28 +39,25 @@ class Costs:
     """The running estimate, in units of a plain round: one forward of a single token and what goes with it.
 
     The shape of the curve is as measured. A slope stretches what it rises above 1, and is learnt from pairs of a wide
-    and a plain round that follow each other: what slows both down, as heat or another program, cancels out.
+    and a plain round that follow each other; drafting is compared with the forward of its own round. What slows all
+    down, as heat or another program, cancels out.
 
     Attributes:
-        plain_ns: nanoseconds of a plain round.
         slope: observed (t(S) / t(1) - 1) divided by the measured one.
+        corrected: whether anything is learnt; if not, the same text gets the same rounds again.
     """
 
     def __init__(self, measured: MeasuredCosts, *, corrected: bool = True) -> None:
-        """Without ``corrected`` nothing is learnt: the same text then gets the same rounds again."""
-        self.plain_ns = measured.forward_ns[1]
         self.slope = 1.0
         self.corrected = corrected
         self._rise = _interpolated(measured.forward_ns)
         self._drafters = dict(measured.drafters)
-        self._last: tuple[int, float] | None = None
+        self._pairs = 0
+        self._last = (0, 0.0)
 
     def forward(self, width: int) -> float:
         """A round whose forward has ``width`` tokens, drafting apart."""
-        rise = self._rise
-        if width < len(rise):
-            return 1 + self.slope * rise[width]
-        return 1 + self.slope * (rise[-1] + (width - len(rise) + 1) * (rise[-1] - rise[-2]))
+        return 1 + self.slope * self._measured_rise(width)
 
     def drafter(self, name: str) -> DraftCost:
         """Of one drafter."""
@@ -66,39 +68,44 @@ class Costs:
         if not self.corrected or taken_ns <= 0:
             return
         last, self._last = self._last, (width, taken_ns)
-        if last is not None and (last[0] == 1) != (width == 1):
+        if last[0] and (last[0] == 1) != (width == 1):
             wide, plain = (last, self._last) if width == 1 else (self._last, last)
-            rise = self._rise[wide[0]] if wide[0] < len(self._rise) else self.forward(wide[0]) - 1
+            rise = self._measured_rise(wide[0])
             if rise > 0:
-                self.slope = _towards(self.slope, (wide[1] / plain[1] - 1) / rise, 0.1)
-        self.plain_ns = _towards(self.plain_ns, taken_ns / self.forward(width), 0.2 if width == 1 else 0.1)
+                self._pairs += 1
+                rate = max(0.1, 1 / (1 + self._pairs))
+                self.slope = _towards(self.slope, (wide[1] / plain[1] - 1) / rise, rate)
 
-    def observe_draft(self, name: str, guesses: int, behind: int, taken_ns: float) -> None:
-        """A drafter has taken so long for its guesses, having been so many tokens behind."""
-        if not self.corrected or not guesses:
+    def observe_draft(self, source: Source, guesses: int, draft_ns: float, other_ns: float) -> None:
+        """A drafter has taken ``draft_ns`` for its guesses, and the rest of the round ``other_ns``."""
+        if not self.corrected or not guesses or other_ns <= 0:
             return
-        cost, taken = self.drafter(name), taken_ns / self.plain_ns
+        cost, taken = self.drafter(source.name), draft_ns / other_ns * self.forward(guesses + 1)
         # Up to a round's tokens are read along with the first guess.
-        if behind <= guesses + 1 or not cost.catch_up:
+        if source.behind <= guesses + 1 or not cost.catch_up:
             guess = taken / guesses if cost is _NOTHING else _towards(cost.guess, taken / guesses, 0.2)
-            self._drafters[name] = DraftCost(guess, cost.catch_up)
+            self._drafters[source.name] = DraftCost(guess, cost.catch_up)
         else:
-            catch_up = max(0.0, taken - guesses * cost.guess) / behind
-            self._drafters[name] = DraftCost(cost.guess, _towards(cost.catch_up, catch_up, 0.2))
+            catch_up = max(0.0, taken - guesses * cost.guess) / source.behind
+            self._drafters[source.name] = DraftCost(cost.guess, _towards(cost.catch_up, catch_up, 0.2))
+
+    def _measured_rise(self, width: int) -> float:
+        """t(S) / t(1) - 1; beyond what was measured, it goes on as steeply as at the end."""
+        rise, last = self._rise, len(self._rise) - 1
+        return rise[width] if width <= last else rise[last] + (width - last) * (rise[last] - rise[last - 1])
 
 
 _NOTHING = DraftCost(0.0, 0.0)
 
 
 def _interpolated(forward_ns: Mapping[int, float]) -> list[float]:
-    """t(S) / t(1) - 1 by S, linear between the measured widths; a wider forward is never the cheaper."""
-    rise, highest = [0.0, 0.0], 0.0
+    """t(S) / t(1) - 1 by S, linear between the measured widths, each token adding `LEAST_RISE` or more."""
+    rise = [0.0, 0.0]
     for width in sorted(forward_ns)[1:]:
         last = len(rise) - 1
-        highest = max(highest, forward_ns[width] / forward_ns[1] - 1)
-        step = (highest - rise[-1]) / (width - last)
-        rise += [rise[last] + step * (between - last) for between in range(last + 1, width + 1)]
-    return rise if len(rise) > 2 else [0.0, 0.0, 0.0]
+        step = max(LEAST_RISE, (forward_ns[width] / forward_ns[1] - 1 - rise[last]) / (width - last))
+        rise += [rise[last] + step * count for count in range(1, width - last + 1)]
+    return rise if len(rise) > 2 else [0.0, 0.0, LEAST_RISE]
 
 
 def _towards(estimate: float, seen: float, rate: float) -> float:

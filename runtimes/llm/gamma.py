@@ -110,7 +110,7 @@ class AutoGamma:
 
     GAIN = 1.02  # predicted, or it is not worth the risk
     ALLOWANCE = 0.01
-    PURSE = 2.0, 4.0  # at first and at most, in plain rounds
+    PURSE = 1.5, 4.0  # at first and at most, in plain rounds
     SPREAD = 32  # rounds over which catching up is to pay for itself
     LONGEST_PAUSE = 256  # rounds from one trial of a drafter to the next
     LONGEST_ROW = 64  # rounds with guesses from one plain round to the next
@@ -162,13 +162,9 @@ class AutoGamma:
             self._row = 0
             self._fill(self.ALLOWANCE)
             return
-        costs.observe_draft(source.name, guesses, source.behind, draft_ns)
+        costs.observe_draft(source, guesses, draft_ns, other_ns)
         self._row += costs.corrected
-        if costs.corrected:
-            spent = (draft_ns + other_ns) / costs.plain_ns
-        else:
-            spent = costs.forward(guesses + 1) + self._draft_cost(source, guesses)
-        self._fill(tokens - spent)
+        self._fill(tokens - costs.forward(guesses + 1) - self._draft_cost(source, guesses))
         if source.name in self._since_trial and tokens > 1:
             self._pause[source.name] = 1
 
