@@ -22,7 +22,7 @@ from edgepipe.runtimes.vision.windows import Image, whole_image, windows
 PROTOCOL_VERSION = 2
 # How often an inference begins anew when the board has forgotten it.
 _STARTS = 3
-_HELLO = struct.Struct("<8I")
+_HELLO = struct.Struct("<9I")
 _NUMBER = struct.Struct("<I")
 _CYCLES = struct.Struct("<Q")
 _LAYER = struct.Struct("<IQB")
@@ -32,7 +32,7 @@ _MEMORY = struct.Struct("<4I")
 @dataclass(frozen=True)
 class Firmware:
     """What a board says of its firmware: the model's hash, how many tiles, bytes of image, output, window, payload, how
-    many layers, and the clock that it counts cycles of."""
+    many layers, the clock that it counts cycles of, and whether it is emulated, so that this clock tells no time."""
 
     model_hash: str
     tiles: int
@@ -42,6 +42,7 @@ class Firmware:
     payload_bytes: int
     layers: int
     clock_mhz: int
+    is_emulated: bool
 
 
 @dataclass(frozen=True)
@@ -225,7 +226,8 @@ class Mcu:
                 f"{self.line.port} runs another model ({found[:12]}), the bundle's is {model_hash[:12]}: flash the "
                 f"bundle's firmware"
             )
-        return Firmware(found, *_HELLO.unpack_from(payload)[1:])
+        *numbers, is_emulated = _HELLO.unpack_from(payload)[1:]
+        return Firmware(found, *numbers, is_emulated=bool(is_emulated))
 
     def _windows(self, plan: VisionPlan, image: Image) -> Iterator[bytes]:
         """What the board takes: the windows of its tiles, or the image as its only one."""

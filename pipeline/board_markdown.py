@@ -46,7 +46,7 @@ def board_facts(device: dict[str, Any]) -> str:
 
 
 def _unit(board: BoardReport) -> str:
-    return "instructions" if board["is_emulated"] else "µs"
+    return "µs" if board["compute"]["us"] is not None else "instructions"
 
 
 def _count(work: BoardSeries) -> str:

@@ -65,7 +65,10 @@ class BoardOutput(TypedDict):
 
 
 class BoardReport(TypedDict):
-    """A firmware's answers to one image, again and again. ``clock_mhz``: of which it counts cycles."""
+    """A firmware's answers to one image, again and again. ``clock_mhz``: of which it counts cycles.
+
+    ``is_emulated``: also where an emulator stands behind a port, and what is called time is none: a gate fails then.
+    """
 
     device: str
     is_emulated: bool

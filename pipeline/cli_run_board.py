@@ -56,7 +56,8 @@ def image_on_board(bundle: Path, image: Path, device: str, baud: int | None, top
     parts = [
         device,
         f"{found.patches} patch{'es' if found.patches > 1 else ''}",
-        str(found.work),
+        str(found.work)
+        + (" by an emulator's clock: no time" if found.is_emulated and found.work.us is not None else ""),
         *([] if found.run_ms is None else [f"{found.run_ms:.0f} ms with the line"]),
         f"{line.bytes_sent} bytes sent, {line.bytes_resent} of them again",
         f"arena painted to {memory.arena_peak_bytes} of {found.planned_arena_bytes} bytes planned",

@@ -72,7 +72,7 @@ def export_vision(recipe: VisionRecipe, draft: BundleDraft, check: bool, progres
     for index, name in enumerate(recipe.formats):
         progress(0.5 + 0.3 * index / len(recipe.formats), f"write {name}")
         if name == FIRMWARE:
-            files = write_firmware_files(source, model, chosen.arena, recipe, folder / name)
+            files = write_firmware_files(source, model, chosen.arena, recipe, sram_bytes, folder / name)
         else:
             files = WRITERS[name](source.graph, model, folder / name)
         if name == "tflite" and tflite_micro.drop_in is not None:
@@ -147,13 +147,19 @@ def write_executorch_files(graph: Graph, model: SplitModel | None, folder: Path)
 
 
 def write_firmware_files(
-    source: VisionSource, model: SplitModel | None, arena: Arena | SplitArena, recipe: VisionRecipe, folder: Path
+    source: VisionSource,
+    model: SplitModel | None,
+    arena: Arena | SplitArena,
+    recipe: VisionRecipe,
+    sram_bytes: int | None,
+    folder: Path,
 ) -> dict[str, Path]:
     """What `make` builds for the recipe's board."""
     from edgepipe.exporters.vision.firmware import write_firmware
 
     assert recipe.board is not None
-    write_firmware(model or source.graph, arena, find_board(recipe.board), folder, source.name)
+    board = find_board(recipe.board)
+    write_firmware(model or source.graph, arena, board, folder, source.name, sram_bytes=sram_bytes)
     return {part: folder / name for part, name in {"makefile": "Makefile", "header": "edgepipe_model.h"}.items()}
 
 

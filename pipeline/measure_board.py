@@ -127,14 +127,14 @@ class _Findings:
 
     def report(self) -> BoardReport:
         """What a report has of them."""
-        counted, is_emulated = self.runs[self.warmup :], self.counter.is_emulated
+        counted, has_time = self.runs[self.warmup :], not self.counter.is_emulated
         latency = self._series([run.ms for run in self.runs])
         compute_ms = [sum(run.answer.step_cycles) / self.counter.clock_mhz / 1000 for run in self.runs]
         transfer = self._series([run.ms - ms for run, ms in zip(self.runs, compute_ms, strict=True)])
         reasons = dict.fromkeys(("us", "latency_ms", "transfer_ms"), NO_TIME)
         return BoardReport(
             device=self.device,
-            is_emulated=is_emulated,
+            is_emulated=self.mcu.firmware.is_emulated,
             clock_mhz=self.counter.clock_mhz,
             grid=list(self.plan.grid),
             compute=self._work([sum(run.answer.step_cycles) for run in self.runs]),
@@ -143,12 +143,12 @@ class _Findings:
                 for index, name in enumerate(self._step_names())
             ],
             layers=self._layers(),
-            latency_ms=None if is_emulated else latency,
-            transfer_ms=None if is_emulated else transfer,
+            latency_ms=latency if has_time else None,
+            transfer_ms=transfer if has_time else None,
             line=[run.line for run in counted],
             memory=self._memory(counted[-1].answer),
             output=self._output([run.answer.output for run in counted]),
-            unreadable=reasons if is_emulated else {"instructions": NO_INSTRUCTIONS},
+            unreadable={"instructions": NO_INSTRUCTIONS} if has_time else reasons,
         )
 
     def _series(self, values: list[float]) -> Series:

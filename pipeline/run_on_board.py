@@ -42,6 +42,7 @@ class BoardImageAnswer:
         steps: the same for each patch, and for the rest of the model at the end.
         layers: the same for each layer, all patches together.
         unit: of the work, as it stands over a column.
+        is_emulated: also where an emulator stands behind a port, and what is called time is none.
         run_ms: from the first byte sent to the output; None in an emulator.
         planned_arena_bytes: as plan.json has it.
         memory: the arena and the stack of the firmware, and as much of them as was painted over.
@@ -56,6 +57,7 @@ class BoardImageAnswer:
     steps: tuple[Work, ...]
     layers: tuple[LayerWork, ...]
     unit: str
+    is_emulated: bool
     run_ms: float | None
     planned_arena_bytes: int
     memory: BoardMemory
@@ -138,6 +140,7 @@ def _answer(mcu: Mcu, plan: VisionPlan, codes: np.ndarray, device: str, top_k: i
         steps=tuple(map(counter.work, answer.step_cycles)),
         layers=counter.layers(answer.layers),
         unit=counter.unit,
+        is_emulated=mcu.firmware.is_emulated,
         run_ms=None if counter.is_emulated else run_ms,
         planned_arena_bytes=plan.memory.planned_bytes,
         memory=answer.memory,

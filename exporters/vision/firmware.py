@@ -23,13 +23,19 @@ _CALLS_BYTES = 2048
 _COLUMN_BYTES = 6
 _LONGEST_COLUMN = 512
 # The runtime's and the protocol's own data, a layer's cycles and calls, and the code.
-_STATIC_BYTES = 2 * 1024
+_STATIC_BYTES = 1536
 _LAYER_BYTES = 12
 _CODE_BYTES = 32 * 1024
 
 
 def write_firmware(
-    model: SplitModel | Graph, arena: SplitArena | Arena, board: Board, folder: Path, name: str = "model"
+    model: SplitModel | Graph,
+    arena: SplitArena | Arena,
+    board: Board,
+    folder: Path,
+    name: str = "model",
+    *,
+    sram_bytes: int | None = None,
 ) -> FirmwareSource:
     """Write a new ``folder`` in which `make` builds the model's firmware for a board.
 
@@ -38,6 +44,7 @@ def write_firmware(
         board: what the start-up code, the linker script and the Makefile are for.
         folder: is made.
         name: what the firmware calls the model.
+        sram_bytes: that the plan was made for. If so much has room for an image besides the arena, one is kept there.
 
     Raises:
         DoesNotFit: it needs more SRAM or flash than the board has.
@@ -53,7 +60,8 @@ def write_firmware(
     stack = _CALLS_BYTES + _COLUMN_BYTES * column
     left = _require_fit(source, arena.nbytes, stack, board)
     (image,) = graph.inputs
-    keeps_image = source.takes_image and graph.tensors[image].nbytes <= left
+    spared = 0 if sram_bytes is None else max(board.sram - sram_bytes, 0)
+    keeps_image = source.takes_image and graph.tensors[image].nbytes <= left - spared
     folder.mkdir()
     for part, destination in (("", "kernels"), ("firmware", "")):
         (folder / destination).mkdir(exist_ok=True)

@@ -171,9 +171,10 @@ def test_a_clock_that_cannot_be_right(report: Report) -> None:
     samples = report["board"]["compute"]["instructions"]
     assert samples is not None
     compute = {"us": {**samples, "samples": [3000.0] * 5}, "instructions": None}
+    real = {"compute": compute, "is_emulated": False}
     for ms, outcome in ((2.0, "failed"), (3.5, "passed")):
         latency = {**samples, "samples": [ms] * 5}
-        judged = judge_board(spoilt(report, compute=compute, latency_ms=latency))
+        judged = judge_board(spoilt(report, **real, latency_ms=latency))
         assert [gate["outcome"] for gate in judged if gate["gate"] == "clock"] == [outcome]
 
 
@@ -216,12 +217,14 @@ def test_too_few_samples_are_exit_code_5(edgepipe: Any, bundle: Path) -> None:
 
 @needs_tools
 def test_a_board_on_a_line_has_time(bundle: Path) -> None:
-    """The same board behind a port, so that nobody knows that it is emulated."""
+    """The same board behind a port: what is called time there must not be taken for it."""
     opened = Bundle.open(bundle)
     emulator = Emulator(find_board("netduinoplus2"), build_firmware(opened, bundle_firmware(opened)))
     with emulator:
         report = measure_board(bundle, f"mcu:{emulator.port}", repeats=5)
     board = report["board"]
+    assert report["status"] == "untrustworthy"
+    assert [gate["gate"] for gate in report["gates"] if "emulated" in "".join(gate["details"])] == ["clock"]
     assert board["compute"]["instructions"] is None
     assert board["latency_ms"] is not None
     assert board["transfer_ms"] is not None

@@ -114,6 +114,16 @@ def test_a_board_with_another_firmware(streamed: Path, tiny_vision: Path, tmp_pa
         run_on_board(streamed, photograph(), f"mcu:{emulator.port}")
 
 
+@needs_tools
+def test_an_emulator_behind_a_port_tells_no_time(edgepipe: Any, streamed: Path) -> None:
+    bundle = Bundle.open(streamed)
+    emulator = Emulator(find_board("netduinoplus2"), build_firmware(bundle, bundle_firmware(bundle)))
+    with emulator:
+        code, _, err = edgepipe(streamed, "--image", "photograph.npy", "--device", f"mcu:{emulator.port}")
+    assert code == 0
+    assert re.search(r" · \d+\.\d\d ms of computing by an emulator's clock: no time · ", err)
+
+
 @pytest.mark.parametrize("device", ["", "mcu", "mcu:", "qemu:", "usb:1", "/dev/ttyACM0"])
 def test_what_is_no_device(streamed: Path, device: str) -> None:
     with pytest.raises(RecipeError, match=r"expected mcu:PORT, as in mcu:/dev/ttyACM0, or qemu:BOARD$"):

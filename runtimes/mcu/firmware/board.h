@@ -2,6 +2,7 @@
 #ifndef EDGEPIPE_BOARD_H
 #define EDGEPIPE_BOARD_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,6 +20,9 @@ void edgepipe_putchar(int byte);
 
 /* Cycles of the processor's clock since the start, EDGEPIPE_CLOCK_MHZ to a microsecond. */
 uint64_t edgepipe_cycles(void);
+
+/* Whether this is an emulator, whose clock tells no time. */
+bool edgepipe_is_emulated(void);
 
 /* Bytes of the stack, and how many of them have been used since the start: it was painted then. */
 size_t edgepipe_stack_bytes(void);

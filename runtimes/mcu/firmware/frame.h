@@ -9,7 +9,8 @@
  * Requests, and what `tile`, `offset` and the payload mean in them:
  *     HELLO    what runs here? Answered with numbers of four bytes: EP_PROTOCOL_VERSION, EDGEPIPE_TILES, the model's
  *              EDGEPIPE_INPUT_BYTES, EDGEPIPE_OUTPUT_BYTES, EDGEPIPE_LARGEST_PATCH_BYTES, EP_PAYLOAD_BYTES,
- *              EDGEPIPE_LAYERS, EDGEPIPE_CLOCK_MHZ; and the model's hash, 64 hexadecimal digits
+ *              EDGEPIPE_LAYERS, EDGEPIPE_CLOCK_MHZ, 1 if the board is emulated; and the model's hash, 64 hexadecimal
+ *              digits
  *     BEGIN    an inference by the name of `session`. If it has begun already, it stays as it is
  *     PATCH    bytes of the window of `tile`, from `offset` on
  *     RUN      compute `tile` from its window, or the rest of the model if `tile` is the number of tiles

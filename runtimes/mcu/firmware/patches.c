@@ -71,6 +71,7 @@ static void hello(uint8_t *buffer, const struct ep_frame *request)
         EDGEPIPE_INPUT_BYTES,  EDGEPIPE_OUTPUT_BYTES,
         EDGEPIPE_LARGEST_PATCH_BYTES, EP_PAYLOAD_BYTES,
         EDGEPIPE_LAYERS,       EDGEPIPE_CLOCK_MHZ,
+        edgepipe_is_emulated(),
     };
     uint8_t *const payload = buffer + EP_HEADER_BYTES;
     uint8_t *const end = write_numbers(payload, numbers, sizeof numbers / sizeof *numbers);

@@ -64,6 +64,11 @@ uint64_t edgepipe_cycles(void)
     return cycles;
 }
 
+bool edgepipe_is_emulated(void)
+{
+    return false;
+}
+
 size_t edgepipe_stack_bytes(void)
 {
     return 4096;

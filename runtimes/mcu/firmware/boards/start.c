@@ -15,8 +15,10 @@ enum { PAINT = 0x5a5a5a5a };
 #define NVIC_FORGET(word) REGISTER(0xe000e280 + 4 * (word))
 #define VTOR REGISTER(0xe000ed08)
 #define CPACR REGISTER(0xe000ed88)
+#define DEMCR REGISTER(0xe000edfc)
+#define DWT_CTRL REGISTER(0xe0001000)
 
-enum { SYSTICK_PERIOD = 1 << 24 };
+enum { SYSTICK_PERIOD = 1 << 24, TRACE_ENABLE = 1 << 24 };
 
 extern uint32_t data_in_flash[], data_begin[], data_end[], bss_begin[], bss_end[], stack_bottom[], stack_top[];
 
@@ -75,7 +77,7 @@ _Noreturn void reset(void)
     }
 }
 
-/* By SysTick, which every core has and QEMU emulates; it has none of the cycle counters of DWT. */
+/* By SysTick, which every core has and QEMU emulates: the processor's clock, with an interrupt where its 24 bits wrap. */
 uint64_t edgepipe_cycles(void)
 {
     uint32_t before, cycles;
@@ -102,6 +104,17 @@ void edgepipe_sleep(unsigned interrupt)
     NVIC_DISABLE(word) = bit;
     NVIC_FORGET(word) = bit;
     __asm__ volatile("cpsie i");
+}
+
+/* Every core has a unit for watchpoints and traces, and QEMU emulates none; programs on ARMv6-M cannot see it. */
+bool edgepipe_is_emulated(void)
+{
+#if __ARM_ARCH >= 7
+    DEMCR |= TRACE_ENABLE;
+    return DWT_CTRL == 0;
+#else
+    return false;
+#endif
 }
 
 size_t edgepipe_stack_bytes(void)

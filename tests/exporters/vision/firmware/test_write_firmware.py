@@ -14,6 +14,7 @@ import pytest
 
 from edgepipe.devices.boards import find_board
 from edgepipe.errors import DoesNotFit
+from edgepipe.exporters.vision import firmware
 from edgepipe.exporters.vision.arena import plan_arena
 from edgepipe.exporters.vision.c_constants import Constants
 from edgepipe.exporters.vision.firmware import write_firmware
@@ -46,6 +47,28 @@ def test_too_little_flash_is_told_in_numbers(random_graph: Any, tmp_path: Path) 
     source = written(random_graph(0), tmp_path / "yes")
     with pytest.raises(DoesNotFit, match=f"has 16.0 KiB of flash.* {source.constant_bytes / 1024:.1f} KiB for weights"):
         written(random_graph(0), tmp_path / "no", flash=16384)
+
+
+def test_an_image_is_kept_where_there_is_room(random_graph: Any, tmp_path: Path) -> None:
+    """To the byte; not of a model that runs patch by patch, nor where the plan leaves the room to others."""
+    graph = random_graph(0)
+    arena, image = plan_arena(graph), graph.tensors[graph.inputs[0]].nbytes
+    source = written(graph, tmp_path / "first")
+    stack = int(re.findall(r"STACK_BYTES = (\d+);", (tmp_path / "first/memory.ld").read_text())[0])
+    needed = arena.nbytes + stack + firmware._STATIC_BYTES + firmware._LAYER_BYTES * source.layers
+    model = split(graph, PatchPlan(1, 3, 3))
+    for number, (what, its_arena, sram, planned, keeps) in enumerate(
+        [
+            (graph, arena, needed + image, None, 1),
+            (graph, arena, needed + image - 1, None, 0),
+            (graph, arena, BOARD.sram, needed + image, 1),
+            (graph, arena, BOARD.sram, needed + image - 1, 0),
+            (model, plan_split_arena(model), BOARD.sram, None, 0),
+        ]
+    ):
+        folder = tmp_path / str(number)
+        write_firmware(what, its_arena, replace(BOARD, sram=sram), folder, sram_bytes=planned)
+        assert f"\nKEEP_IMAGE ?= {keeps}\n" in (folder / "board.mk").read_text()
 
 
 def test_the_hash_is_that_of_the_model(random_graph: Any, tmp_path: Path) -> None:
