@@ -83,9 +83,11 @@ def export(
             "components": {},
             "validation": {},
         }
+        has_head = any(weights.kind == "head" for weights in sources.values())
         for index, (name, weights) in enumerate(sources.items()):
             share = _share(report, index, count, name)
-            _export_decoder(name, weights, recipe.decoders[name], draft, recipe.validate, share)
+            gives_features = name == "target" and has_head
+            _export_decoder(name, weights, recipe.decoders[name], draft, recipe.validate, share, gives_features)
         if recipe.vision is not None:
             from edgepipe.pipeline.export_vision import export_vision
 
@@ -117,7 +119,13 @@ def _save_tokenizers(sources: dict[str, DecoderWeights], recipe: Recipe, folder:
 
 
 def _export_decoder(
-    name: str, weights: DecoderWeights, recipe: DecoderRecipe, draft: BundleDraft, check: bool, progress: Progress
+    name: str,
+    weights: DecoderWeights,
+    recipe: DecoderRecipe,
+    draft: BundleDraft,
+    check: bool,
+    progress: Progress,
+    gives_features: bool,
 ) -> None:
     """Write one decoder into the draft, validate it and record its golden outputs."""
     started = time.monotonic()
@@ -125,14 +133,14 @@ def _export_decoder(
     ids = weights.output_token_ids
     if ids is not None:
         np.save(folder / TOKEN_IDS, ids)
-    written = write_onnx(weights, recipe, folder, _share(progress, 0, 2 if check else 1, "write"))
+    written = write_onnx(weights, recipe, folder, _share(progress, 0, 2 if check else 1, "write"), gives_features)
     if check:
         share = _share(progress, 1, 2, "validate")
         draft.manifest["validation"][name] = validate(weights, folder, recipe.limits, share)
     quantized = set(written.precision.values()) != {"fp32"}
-    write_reference(draft.folder / "reference" / f"{name}.json", folder, weights.spec, quantized)
-    draft.manifest["components"][name] = {
-        "kind": "decoder",
+    components = draft.manifest["components"]
+    components[name] = {
+        "kind": weights.kind,
         "source": asdict(weights.info),
         "spec": weights.spec.to_json(),
         "precision": written.precision,
@@ -145,6 +153,7 @@ def _export_decoder(
             "notes": [*weights.info.notes, *written.notes],
         },
     }
+    write_reference(draft.folder, name, components, quantized)
 
 
 def _share(progress: Progress, index: int, count: int, name: str) -> Progress:

@@ -13,7 +13,7 @@ from edgepipe.runtimes.llm.spec import DecoderSpec
 
 SCHEMA_VERSION = 1
 MANIFEST = "edgepipe.json"
-KINDS = {"target": "decoder", "draft": "decoder", "vision": "vision"}
+KINDS = {"target": ("decoder",), "draft": ("decoder", "head"), "vision": ("vision",)}
 
 _UPGRADE = "pip install --upgrade edgepipe"
 
@@ -81,9 +81,10 @@ def _check_component(path: Path, name: str, component: object, files: dict[str, 
     where = f"components.{name}"
     if not isinstance(component, dict):
         raise damaged(path, f"{where} is {shown(component)}, expected a table")
-    if (kind := component.get("kind")) != KINDS[name]:
-        raise BundleError(f"{path}: {where}.kind is {shown(kind)}, this edgepipe reads {KINDS[name]}: {_UPGRADE}")
-    if kind == "decoder":
+    if (kind := component.get("kind")) not in KINDS[name]:
+        known = " or ".join(KINDS[name])
+        raise BundleError(f"{path}: {where}.kind is {shown(kind)}, this edgepipe reads {known}: {_UPGRADE}")
+    if kind != "vision":
         try:
             spec = DecoderSpec.from_json(component.get("spec"))
         except BundleError as error:
@@ -100,7 +101,7 @@ def _check_component(path: Path, name: str, component: object, files: dict[str, 
             raise damaged(path, f"{key} is {shown(graphs)}, expected the name of an engine and a table")
         for graph, file in graphs.items():
             _check_listed(path, f"{key}.{shown(graph)[1:-1]}", file, files)
-    file = {"decoder": "tokenizer", "vision": "plan"}[kind]
+    file = "plan" if kind == "vision" else "tokenizer"
     _check_listed(path, f"{where}.{file}", component.get(file), files)
 
 

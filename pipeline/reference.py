@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from reprlib import repr as shown
@@ -48,22 +49,63 @@ class Golden:
     cases: tuple[GoldenCase, ...]
 
 
-def write_reference(path: Path, component: Path, spec: DecoderSpec, quantized: bool) -> None:
-    """Run the plain graph in ``component`` on fixed prompts and write what it answers.
+def write_reference(bundle: Path, name: str, components: dict[str, Any], quantized: bool) -> None:
+    """Run the plain graph of a component on fixed prompts and write what it answers into ``bundle/reference``.
 
     The file holds ``tolerance`` (of a logit) and ``cases``: ``prompt_ids``, the ``greedy_ids`` that follow, and
     ``logits_top``, the ``ids`` and ``values`` of the largest logits after the prompt. Ids are the tokenizer's, also
-    where the head is trimmed.
+    where the head is trimmed. ``components`` are those of edgepipe.json, as far as they are exported.
     """
-    tokenizer = load_tokenizer(component)
-    vocabulary = None if spec.output_vocab_size is None else OutputVocabulary.read(component / TOKEN_IDS, spec)
-    decoder = OnnxDecoder(component / "onnx/model.onnx", spec)
+    parts = [name, "target"] if components[name]["kind"] == "head" else [name]
+    specs = {part: DecoderSpec.from_json(components[part]["spec"]) for part in parts}
+    engines = {part: OnnxDecoder(bundle / part / "onnx/model.onnx", spec) for part, spec in specs.items()}
+    vocabulary = None
+    if specs[name].output_vocab_size is not None:
+        vocabulary = OutputVocabulary.read(bundle / name / TOKEN_IDS, specs[name])
+
+    def case(prompt: list[int]) -> dict[str, Any]:
+        length = len(prompt) + GREEDY_TOKENS
+        decoders = [
+            CachedDecoder(engine, KVCache(engine.spec, length, length), Full(length), length)
+            for engine in engines.values()
+        ]
+        return _case(teacher_forced(vocabulary, *decoders), prompt, min(TOP_LOGITS, specs[name].num_logits))
+
+    tokenizer = load_tokenizer(bundle / name)
     golden = {
         "tolerance": QUANTIZED_TOLERANCE if quantized else FP32_TOLERANCE,
-        "cases": [_case(decoder, tokenizer.encode(prompt), vocabulary) for prompt in PROMPTS],
+        "cases": [case(tokenizer.encode(prompt)) for prompt in PROMPTS],
     }
+    path = bundle / "reference" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(golden) + "\n", encoding="utf-8")
+
+
+Feed = Callable[[Sequence[int]], np.ndarray]
+
+
+def teacher_forced(
+    vocabulary: OutputVocabulary | None, decoder: CachedDecoder, target: CachedDecoder | None = None
+) -> Feed:
+    """A function that feeds a prompt, then token by token, and returns logits ``[vocab_size]`` after what it fed.
+
+    A head, whose ``target`` is given, reads the target's features of the prompt, and then its own. Caches are empty.
+    """
+
+    def feed(tokens: Sequence[int]) -> np.ndarray:
+        if target is None:
+            logits = decoder.prefill(tokens)
+        elif decoder.cache.next_position == 0:
+            target.extend(tokens[:-1])
+            logits = decoder.extend(tokens[1:], last_only=True, features=target.decoder.features)[-1]
+            decoder.commit(len(tokens) - 1)
+        else:
+            assert decoder.decoder.features is not None
+            logits = decoder.extend(tokens, features=decoder.decoder.features[-1:])[-1]
+            decoder.commit(1)
+        return logits if vocabulary is None else vocabulary.full(logits)
+
+    return feed
 
 
 def read_reference(path: Path, vocab_size: int) -> Golden:
@@ -112,20 +154,16 @@ def _damaged(path: Path, reason: str) -> BundleError:
     return BundleError(f"{path} is damaged: {reason}; export the bundle again")
 
 
-def _case(engine: OnnxDecoder, prompt: list[int], vocabulary: OutputVocabulary | None) -> dict[str, Any]:
-    policy = Full(len(prompt) + GREEDY_TOKENS)
-    cache = KVCache(engine.spec, policy.budget, len(prompt))
-    decoder = CachedDecoder(engine, cache, policy, chunk=len(prompt))
-    ids = np.arange(engine.spec.num_logits) if vocabulary is None else vocabulary.ids
-    logits = decoder.prefill(prompt)
-    top = np.argsort(-logits)[:TOP_LOGITS]
+def _case(feed: Feed, prompt: list[int], top_logits: int) -> dict[str, Any]:
+    logits = feed(prompt)
+    top = np.argsort(-logits)[:top_logits]
     values = logits[top]
     greedy = []
     for _ in range(GREEDY_TOKENS):
-        greedy.append(int(ids[logits.argmax()]))
-        logits = decoder.prefill(greedy[-1:])
+        greedy.append(int(logits.argmax()))
+        logits = feed(greedy[-1:])
     return {
         "prompt_ids": prompt,
         "greedy_ids": greedy,
-        "logits_top": {"ids": ids[top].tolist(), "values": values.tolist()},
+        "logits_top": {"ids": top.tolist(), "values": values.tolist()},
     }

@@ -15,6 +15,7 @@ from edgepipe.runtimes.llm.costs import Costs
 from edgepipe.runtimes.llm.decoder import CachedDecoder, Decoder
 from edgepipe.runtimes.llm.drafters import DRAFTERS
 from edgepipe.runtimes.llm.drafters.drafter import Drafter
+from edgepipe.runtimes.llm.drafters.head import HeadDrafter
 from edgepipe.runtimes.llm.engines import ENGINES
 from edgepipe.runtimes.llm.gamma import MOST_GUESSES, AutoGamma, Gamma
 from edgepipe.runtimes.llm.kv_cache import KVCache
@@ -103,7 +104,10 @@ class Session:
         drafter: Drafter
         if name == "model":
             draft = self.cached("draft", self.options.beside_target, total_tokens)
-            drafter = load(DRAFTERS[name])(draft, sampler, self.spec.vocab_size, self.output_vocabulary("draft"))
+            vocabulary = self.output_vocabulary("draft")
+            if self._component("draft")["kind"] == "head":
+                return HeadDrafter(draft, target, sampler, vocabulary)
+            drafter = load(DRAFTERS[name])(draft, sampler, self.spec.vocab_size, vocabulary)
         elif name == "sparse":
             window = self._policy(self.spec, self.options.own_window, total_tokens)
             drafter = load(DRAFTERS[name])(target, window, self.most_guesses(total_tokens), sampler)

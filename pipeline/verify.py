@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from edgepipe.errors import BundleError, ValidationFailed
-from edgepipe.pipeline.reference import GoldenCase, read_reference
+from edgepipe.pipeline.reference import Feed, GoldenCase, read_reference, teacher_forced
 from edgepipe.pipeline.session import CacheOptions, Session
 from edgepipe.pipeline.vision_session import decoders
-from edgepipe.runtimes.llm.decoder import CachedDecoder
-from edgepipe.runtimes.llm.output_vocabulary import OutputVocabulary
 from edgepipe.runtimes.llm.spec import DecoderSpec
 
 
@@ -61,27 +56,23 @@ def verify_reference(session: Session) -> Outcome:
         name = f"reference/{component}.json"
         if name not in session.bundle.manifest["files"]:
             raise BundleError(f"{session.bundle.folder} has no {name} to replay: export the bundle again")
-        spec = DecoderSpec.from_json(session.bundle.manifest["components"][component]["spec"])
+        manifest = session.bundle.manifest["components"][component]
+        spec = DecoderSpec.from_json(manifest["spec"])
+        parts = [component, "target"] if manifest["kind"] == "head" else [component]
         golden = read_reference(session.bundle.path(name), spec.vocab_size)
         vocabulary = session.output_vocabulary(component)
         for number, case in enumerate(golden.cases):
-            decoder = session.cached(component, CacheOptions(), len(case.prompt_ids) + len(case.greedy_ids))
+            length = len(case.prompt_ids) + len(case.greedy_ids)
+            cached = [session.cached(part, CacheOptions(), length) for part in parts]
             where = f"{component}, golden prompt {number}"
-            ties, difference = _replay(decoder, case, golden.tolerance, where, vocabulary)
+            ties, difference = _replay(teacher_forced(vocabulary, *cached), case, golden.tolerance, where)
             cases, tokens = cases + 1, tokens + len(case.greedy_ids)
             near_ties, worst = near_ties + ties, max(worst, difference)
     return Outcome(components, cases, tokens, near_ties, worst)
 
 
-def _replay(
-    decoder: CachedDecoder, case: GoldenCase, tolerance: float, where: str, vocabulary: OutputVocabulary | None
-) -> tuple[int, float]:
+def _replay(feed: Feed, case: GoldenCase, tolerance: float, where: str) -> tuple[int, float]:
     """Near-ties and largest logit difference of one case."""
-
-    def feed(tokens: Sequence[int]) -> np.ndarray:
-        logits = decoder.prefill(tokens)
-        return logits if vocabulary is None else vocabulary.full(logits)
-
     logits = feed(case.prompt_ids)
     top = zip(case.top_ids, case.top_values, strict=True)
     difference = max(abs(float(logits[token]) - value) for token, value in top)

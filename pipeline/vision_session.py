@@ -160,5 +160,5 @@ def vision_component(bundle: Bundle) -> dict[str, Any]:
 
 
 def decoders(bundle: Bundle) -> tuple[str, ...]:
-    """Names of the components that are decoders."""
-    return tuple(name for name, component in bundle.manifest["components"].items() if component["kind"] == "decoder")
+    """Names of the components that are language models."""
+    return tuple(name for name, component in bundle.manifest["components"].items() if component["kind"] != "vision")

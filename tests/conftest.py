@@ -147,43 +147,50 @@ def _tiny_tokenizer() -> Any:
 
 @pytest.fixture(scope="session")
 def tiny_draft(tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
-    """``tiny_draft(architecture, tokens=120, int8=True, **changes)`` → a draft folder for ``tiny_model(architecture)``.
+    """``tiny_draft(architecture, tokens=120, int8=True, kind="decoder", **changes)`` → a draft folder.
 
-    One layer of random weights, and a head for the end of text and ``tokens`` - 1 others. ``changes`` are as those of
-    `tiny_model`. The same arguments give the same folder; tests must not write into it.
+    It is for ``tiny_model(architecture)``: one layer of random weights, and a head for the end of text and
+    ``tokens`` - 1 others. ``changes`` are as those of `tiny_model`. The same arguments give the same folder; tests
+    must not write into it.
     """
     folders: dict[str, Path] = {}
 
-    def build(architecture: str, tokens: int = 120, int8: bool = True, **changes: Any) -> Path:
-        import json
-
-        from edgepipe.exporters.llm.draft_folder import write_draft
-        from edgepipe.exporters.sources import open_source
-
-        key = repr((architecture, tokens, int8, sorted(changes.items(), key=lambda item: item[0])))
+    def build(architecture: str, tokens: int = 120, int8: bool = True, kind: str = "decoder", **changes: Any) -> Path:
+        key = repr((architecture, tokens, int8, kind, sorted(changes.items(), key=lambda item: item[0])))
         if key not in folders:
-            changes = {"num_hidden_layers": 1, "seed": 1, **changes}
-            source = tiny_model(architecture, False, **changes)
-            weights = open_source(str(source))
-            ends = weights.spec.eos_token_ids
-            others = np.setdiff1d(np.arange(weights.spec.vocab_size), ends)
-            drawn = np.random.default_rng(2).choice(others, tokens - len(ends), replace=False)
-            ids = np.sort(np.concatenate([drawn, ends])).astype(np.int32)
-            config = json.loads((source / "config.json").read_text())
-            config |= {"output_vocab_size": tokens, "edgepipe": {"kind": "decoder", "target": "tiny"}}
-            tensors = {"output_token_ids": ids, "lm_head.weight": weights.tensor("lm_head.weight")[ids]}
-            for name in tensor_names(weights.spec):
-                tensors[name] = weights.tensor(name)
             folders[key] = tmp_path_factory.mktemp("tiny_draft")
-            write_draft(folders[key], config, tensors, int8)
+            source = tiny_model(architecture, False, **{"num_hidden_layers": 1, "seed": 1, **changes})
+            _save_tiny_draft(folders[key], source, tokens, int8, kind)
         return folders[key]
 
-    def tensor_names(spec: Any) -> list[str]:
-        from edgepipe.exporters.sources.spec_from_config import tensor_shapes
-
-        return [name for name in tensor_shapes(spec) if name not in ("model.embed_tokens.weight", "lm_head.weight")]
-
     return build
+
+
+def _save_tiny_draft(folder: Path, source: Path, tokens: int, int8: bool, kind: str) -> None:
+    import json
+
+    from edgepipe.exporters.llm.draft_folder import write_draft
+    from edgepipe.exporters.sources import open_source
+    from edgepipe.exporters.sources.spec_from_config import tensor_shapes
+
+    weights, random = open_source(str(source)), np.random.default_rng(2)
+    spec = weights.spec
+    others = np.setdiff1d(np.arange(spec.vocab_size), spec.eos_token_ids)
+    drawn = random.choice(others, tokens - len(spec.eos_token_ids), replace=False)
+    ids = np.sort([*drawn, *spec.eos_token_ids]).astype(np.int32)
+    config = json.loads((source / "config.json").read_text())
+    config |= {"output_vocab_size": tokens, "edgepipe": {"kind": kind, "target": "tiny"}}
+    stored = [name for name in tensor_shapes(spec) if name.startswith("model.layers")]
+    tensors = {"output_token_ids": ids, **{name: weights.tensor(name) for name in stored}}
+    if kind == "decoder":
+        tensors["model.norm.weight"] = weights.tensor("model.norm.weight")
+        tensors["lm_head.weight"] = weights.tensor("lm_head.weight")[ids]
+    else:
+        hidden = spec.hidden_size
+        tensors["model.fc.weight"] = random.normal(scale=0.2, size=(hidden, 2 * hidden))
+        tensors["model.embedding_norm.weight"] = random.uniform(0.5, 1.5, hidden)
+        tensors["model.feature_norm.weight"] = random.uniform(0.5, 1.5, hidden)
+    write_draft(folder, config, tensors, int8)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edgepipe.errors import MissingExtra
 from edgepipe.exporters.llm.genai_config import genai_config
-from edgepipe.exporters.llm.onnx_decoder import DecoderGraph, StoredDecoder, StoredLayer
+from edgepipe.exporters.llm.onnx_decoder import DecoderGraph, StoredDecoder, StoredFusion, StoredLayer
 from edgepipe.exporters.llm.onnx_projection import Projection, ProjectionWriter
 from edgepipe.exporters.llm.onnx_weights import StoredTensor, WeightFile
 from edgepipe.exporters.llm.recipe import DecoderRecipe
@@ -42,12 +42,16 @@ class OnnxReport:
 
 
 def write_onnx(
-    weights: DecoderWeights, recipe: DecoderRecipe, folder: Path, progress: Progress | None = None
+    weights: DecoderWeights,
+    recipe: DecoderRecipe,
+    folder: Path,
+    progress: Progress | None = None,
+    gives_features: bool = False,
 ) -> OnnxReport:
     """Write ``model.onnx``, ``model.scored.onnx`` and ``model.onnx.data`` under ``folder/onnx`` and the genai config.
 
     Tensors are read, quantised, appended and dropped one after another. ``progress`` is called with the fraction
-    done and what was just written.
+    done and what was just written. A target whose draft is a head ``gives_features``.
 
     Raises:
         UnsupportedModel: a tensor is missing or cannot be quantised as the recipe asks.
@@ -64,7 +68,7 @@ def write_onnx(
         "edgepipe.precision": json.dumps(report.precision),
     }
     for path, scored in ((PLAIN, False), (SCORED, True)):
-        model = DecoderGraph(spec, parameters, Path(DATA).name, scored).build(metadata)
+        model = DecoderGraph(spec, parameters, Path(DATA).name, scored, gives_features).build(metadata)
         onnx.save(model, folder / path)
     config = genai_config(spec, PLAIN)
     (folder / "genai_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -80,6 +84,7 @@ def _store(writer: ProjectionWriter, progress: Progress) -> StoredDecoder:
         head_precision = "fp32" if recipe.precision == "fp32" else "int8"
 
     embeddings = writer.write(["model.embed_tokens"], head_precision, default="int8", gathered=True)
+    fusion = _store_fusion(writer) if weights.kind == "head" else None
     progress(1 / steps, "embeddings")
     layers = []
     for index in range(spec.num_layers):
@@ -91,7 +96,16 @@ def _store(writer: ProjectionWriter, progress: Progress) -> StoredDecoder:
         head = writer.write(["lm_head"], head_precision, default="int8")
     cos_cache, sin_cache = map(file.append, cos_sin_tables(spec, spec.context_length))
     progress(1.0, "head")
-    return StoredDecoder(embeddings, tuple(layers), norm, head, cos_cache, sin_cache)
+    return StoredDecoder(embeddings, tuple(layers), norm, head, cos_cache, sin_cache, fusion)
+
+
+def _store_fusion(writer: ProjectionWriter) -> StoredFusion:
+    weights, file = writer.weights, writer.file
+    return StoredFusion(
+        embedding_norm=file.append(weights.tensor("model.embedding_norm.weight")),
+        feature_norm=file.append(weights.tensor("model.feature_norm.weight")),
+        fc=writer.write(["model.fc"], writer.recipe.precision),
+    )
 
 
 def _store_layer(writer: ProjectionWriter, prefix: str) -> StoredLayer:

@@ -31,8 +31,20 @@ class StoredLayer:
 
 
 @dataclass(frozen=True)
+class StoredFusion:
+    """How a draft of kind head joins embeddings and features (`edgepipe.exporters.llm.draft_folder`)."""
+
+    embedding_norm: StoredTensor
+    feature_norm: StoredTensor
+    fc: Projection
+
+
+@dataclass(frozen=True)
 class StoredDecoder:
-    """All parameters in the data file. ``head`` is ``embeddings`` itself when they are tied."""
+    """All parameters in the data file. ``head`` is ``embeddings`` itself when they are tied.
+
+    ``fusion`` is that of a decoder that reads features beside tokens.
+    """
 
     embeddings: Projection
     layers: tuple[StoredLayer, ...]
@@ -40,6 +52,7 @@ class StoredDecoder:
     head: Projection
     cos_cache: StoredTensor
     sin_cache: StoredTensor
+    fusion: StoredFusion | None = None
 
 
 class DecoderGraph:
@@ -49,14 +62,25 @@ class DecoderGraph:
     new token to each slot, summed over the query heads of a KV group (batch 1 only). Asking attention for its
     probabilities makes the engine compute them in full, so the graph without is the one that runs flash attention.
 
+    With ``gives_features`` it has the output ``hidden_states`` ``[batch, S, hidden_size]``, what the last layer gives
+    to the final norm. A decoder with a `StoredFusion` has it, too, and the input ``features`` of the same shape.
+
     Limits of the engine's GroupQueryAttention: with a past, more than one new token needs batch 1; without a past, only
     the first of ``position_ids`` is read, and the others follow it one by one.
     """
 
-    def __init__(self, spec: DecoderSpec, parameters: StoredDecoder, data_location: str, scored: bool) -> None:
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        parameters: StoredDecoder,
+        data_location: str,
+        scored: bool,
+        gives_features: bool = False,
+    ) -> None:
         self.spec = spec
         self.parameters = parameters
         self.scored = scored
+        self.gives_features = gives_features or parameters.fusion is not None
         self.graph = GraphBuilder("decoder", data_location)
 
     def build(self, metadata: dict[str, str]) -> ModelProto:
@@ -65,6 +89,9 @@ class DecoderGraph:
         ids = graph.input("input_ids", np.int64, ("batch", "new_tokens"))
         graph.input("attention_mask", np.int64, ("batch", "total_tokens"))
         graph.input("position_ids", np.int64, ("batch", "new_tokens"))
+        feature_rows = ("batch", "new_tokens", spec.hidden_size)
+        if parameters.fusion:
+            graph.input("features", np.float32, feature_rows)
         cache = ("batch", spec.num_kv_heads, "capacity", spec.head_dim)
         for index in range(spec.num_layers):
             for part in ("key", "value"):
@@ -75,8 +102,13 @@ class DecoderGraph:
             for part in ("key", "value"):
                 graph.output(f"present.{index}.{part}", np.float32, cache)
 
+        if self.gives_features:
+            graph.output("hidden_states", np.float32, feature_rows)
+
         self._lengths()
         hidden = parameters.embeddings.embedding(graph, "model.embed_tokens", ids)
+        if parameters.fusion:
+            hidden = self._fuse(hidden, parameters.fusion)
         residual, branch = hidden, ""
         masses = []
         for index, layer in enumerate(parameters.layers):
@@ -89,7 +121,8 @@ class DecoderGraph:
             name = f"{prefix}.post_attention_layernorm"
             normed, residual = self._add_norm(residual, branch, layer.post_attention_norm, name)
             branch = self._mlp(layer, normed, f"{prefix}.mlp")
-        normed, _ = self._add_norm(residual, branch, parameters.norm, "model.norm")
+        total = "hidden_states" if self.gives_features else ""
+        normed, _ = self._add_norm(residual, branch, parameters.norm, "model.norm", total)
         last_axis = graph.constant("axis_1", [1])
         rows = graph.node("Slice", [normed, "logits_from", graph.constant("end", [END]), last_axis], "logit_rows")
         parameters.head.linear(graph, "logits", rows)
@@ -123,8 +156,17 @@ class DecoderGraph:
             heads = graph.constant("grouped_heads", [1, spec.num_kv_heads, spec.num_heads // spec.num_kv_heads])
             graph.node("Concat", [heads, new, width], "grouped_shape", axis=0)
 
-    def _add_norm(self, residual: str, branch: str, weight: StoredTensor, name: str) -> tuple[str, str]:
-        """RMS norm of ``residual + branch``; returns it and the sum.
+    def _fuse(self, embeddings: str, fusion: StoredFusion) -> str:
+        graph = self.graph
+        embeddings, _ = self._add_norm(embeddings, "", fusion.embedding_norm, "model.embedding_norm")
+        features, _ = self._add_norm("features", "", fusion.feature_norm, "model.feature_norm")
+        both = graph.node("Concat", [embeddings, features], "model.embeddings_and_features", axis=-1)
+        return fusion.fc.linear(graph, "model.fc", both)
+
+    def _add_norm(
+        self, residual: str, branch: str, weight: StoredTensor, name: str, total: str = ""
+    ) -> tuple[str, str]:
+        """RMS norm of ``residual + branch``; returns it and the sum, which is called ``total`` if that is given.
 
         The embeddings (``branch`` "") have nothing to be added to: they are added to themselves, and with an epsilon
         four times as large x and 2x have the same norm exactly.
@@ -132,7 +174,7 @@ class DecoderGraph:
         graph = self.graph
         scale = graph.stored(f"{name}.weight", weight)
         epsilon = self.spec.rms_norm_eps
-        outputs = [name, "", "", f"{name}.residual"]
+        outputs = [name, "", "", total or f"{name}.residual"]
         if not branch:
             branch, epsilon, outputs = residual, 4 * epsilon, [name]
         graph.node(

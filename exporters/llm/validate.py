@@ -34,15 +34,23 @@ class Agreement:
 
 
 @dataclass(frozen=True)
+class _Input:
+    """What a decoder is fed: tokens and, if it is a head, features ``[S, hidden]`` of the tokens before them."""
+
+    ids: list[int]
+    features: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
 class _Recorded:
     """What the source says: logits ``[S, V]`` of each prompt; of the text, log-likelihoods and most likely tokens.
 
     ``text_columns`` are the columns of the logits that belong to the text's tokens, -1 where a trimmed head has none.
     """
 
-    prompts: list[list[int]]
+    prompts: list[_Input]
     prompt_logits: list[np.ndarray]
-    text: list[int]
+    text: _Input
     text_columns: np.ndarray
     text_likelihoods: np.ndarray
     text_top1: np.ndarray
@@ -119,21 +127,27 @@ def _tokenize(folder: Path, context_length: int) -> tuple[list[list[int]], list[
 def _record(weights: DecoderWeights, prompts: list[list[int]], text: list[int]) -> _Recorded:
     import torch
 
+    sequences = [*prompts, text]
+    features = weights.reference_features(sequences)
+    inputs = [_Input(ids) for ids in sequences]
+    if features is not None:
+        inputs = [_Input(ids[1:], rows[:-1]) for ids, rows in zip(sequences, features, strict=True)]
     model = weights.reference_model()
 
     decoder, head = model.get_decoder(), model.get_output_embeddings()
 
-    def forward(ids: list[int]) -> Iterator[np.ndarray]:
+    def forward(given: _Input) -> Iterator[np.ndarray]:
         """Logits of a sequence, ``[<= CHUNK, V]`` at a time."""
-        hidden = decoder(input_ids=torch.tensor([ids]), use_cache=False).last_hidden_state[0]
+        fed = {} if given.features is None else {"features": torch.from_numpy(given.features)[None]}
+        hidden = decoder(input_ids=torch.tensor([given.ids]), use_cache=False, **fed).last_hidden_state[0]
         for rows in hidden.split(CHUNK):
             yield head(rows).numpy()
 
     with torch.inference_mode():
-        prompt_logits = [np.concatenate(list(forward(ids))) for ids in prompts]
-        columns = _columns(text, weights)
-        likelihoods, top1 = _read_text(columns, forward(text))
-    return _Recorded(prompts, prompt_logits, text, columns, likelihoods, top1)
+        prompt_logits = [np.concatenate(list(forward(given))) for given in inputs[:-1]]
+        columns = _columns(inputs[-1].ids, weights)
+        likelihoods, top1 = _read_text(columns, forward(inputs[-1]))
+    return _Recorded(inputs[:-1], prompt_logits, inputs[-1], columns, likelihoods, top1)
 
 
 def _columns(text: list[int], weights: DecoderWeights) -> np.ndarray:
@@ -147,8 +161,8 @@ def _columns(text: list[int], weights: DecoderWeights) -> np.ndarray:
 
 def _compare(engine: OnnxDecoder, recorded: _Recorded) -> Agreement:
     worst, agreeing, divergences = [], [], []
-    for ids, expected in zip(recorded.prompts, recorded.prompt_logits, strict=True):
-        found = np.concatenate([logits.copy() for logits in _forward(engine, ids)])
+    for given, expected in zip(recorded.prompts, recorded.prompt_logits, strict=True):
+        found = np.concatenate([logits.copy() for logits in _forward(engine, given)])
         worst.append(np.abs(found - expected).max())
         agreeing.append(found.argmax(-1) == expected.argmax(-1))
         divergences.append(_kl(_log_softmax(expected), _log_softmax(found)))
@@ -164,12 +178,13 @@ def _compare(engine: OnnxDecoder, recorded: _Recorded) -> Agreement:
     )
 
 
-def _forward(engine: OnnxDecoder, ids: list[int]) -> Iterator[np.ndarray]:
+def _forward(engine: OnnxDecoder, given: _Input) -> Iterator[np.ndarray]:
     """Logits of a sequence, ``[<= CHUNK, V]`` at a time, each overwritten by the next."""
-    cache = KVCache(engine.spec, len(ids), CHUNK, scored=engine.scored)
-    for start in range(0, len(ids), CHUNK):
-        chunk = ids[start : start + CHUNK]
-        yield engine.forward(cache, chunk)
+    cache = KVCache(engine.spec, len(given.ids), CHUNK, scored=engine.scored)
+    for start in range(0, len(given.ids), CHUNK):
+        chunk = given.ids[start : start + CHUNK]
+        features = None if given.features is None else given.features[start : start + CHUNK]
+        yield engine.forward(cache, chunk, features=features)
         cache.commit(len(chunk))
 
 

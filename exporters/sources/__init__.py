@@ -56,8 +56,9 @@ def open_draft(reference: str, target: DecoderWeights, revision: str | None = No
         RecipeError: a revision is given for something that has none.
         UnsupportedModel: what is found cannot be exported, or is another target's draft.
     """
-    from edgepipe.exporters.llm.draft_folder import is_draft
+    from edgepipe.exporters.llm.draft_folder import is_draft, read_draft
     from edgepipe.exporters.sources.draft import DraftWeights
+    from edgepipe.exporters.sources.draft_head import HeadWeights
 
     packaged = reference in DRAFTS
     folder = _packaged_draft(reference) if packaged else _path(reference)
@@ -65,7 +66,9 @@ def open_draft(reference: str, target: DecoderWeights, revision: str | None = No
         return open_source(reference, revision)
     if revision is not None:
         raise RecipeError(f"revision {revision!r} is given, but {reference} is no hub id: leave it out")
-    return DraftWeights(folder, target, reference if packaged else None)
+    draft = read_draft(folder)
+    kind = HeadWeights if draft.kind == "head" else DraftWeights
+    return kind(draft, target, reference if packaged else None)
 
 
 def _packaged_draft(name: str) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from edgepipe.errors import MissingExtra, UnsupportedModel
-from edgepipe.exporters.llm.draft_folder import CONFIG, read_draft
+from edgepipe.exporters.llm.draft_folder import CONFIG, DraftFolder
 from edgepipe.exporters.llm.quantize import QuantizedMatrix
 from edgepipe.exporters.sources.hugging_face import read_config
 from edgepipe.exporters.sources.licence import model_card_licence
@@ -24,42 +24,45 @@ try:
 except ImportError as missing:
     raise MissingExtra(missing.name or "transformers", "export") from missing
 
-EMBEDDINGS = "model.embed_tokens.weight"
+EMBEDDINGS, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class DraftWeights(DecoderWeights):
     """A decoder from a draft folder (`edgepipe.exporters.llm.draft_folder`)."""
 
-    def __init__(self, folder: Path, target: DecoderWeights, name: str | None = None) -> None:
-        """Read configuration and headers.
+    def __init__(self, draft: DraftFolder, target: DecoderWeights, name: str | None = None) -> None:
+        """Check that ``target`` is one that the draft can guess for.
 
         ``name`` is what the bundle calls the draft; by default the folder's name.
 
         Raises:
-            EdgepipeError: there is no such folder.
-            UnsupportedModel: its files are damaged, or ``target`` is not one that it can guess for.
+            UnsupportedModel: it is not, or the draft's files do not fit its configuration.
         """
-        self._draft = read_draft(folder)
+        self._draft = draft
         self._target = target
-        self._name = name or folder.resolve().name
-        self._config, architecture = read_config(folder, self._name)
+        self._name = name or draft.folder.resolve().name
+        self._config, architecture = read_config(draft.folder, self._name)
         spec, notes = spec_from_config(self._config, architecture, self._name, target.spec.eos_token_ids)
         for size in ("vocab_size", "hidden_size"):
             found, expected = getattr(spec, size), getattr(target.spec, size)
             if found != expected:
                 raise UnsupportedModel(
-                    f"{self._name} was distilled from {self._draft.target}, of {size} {found}, but the target "
+                    f"{self._name} was distilled from {draft.target}, of {size} {found}, but the target "
                     f"{target.info.name} has {expected}: distil a draft from this target"
                 )
-        self.output_token_ids = self._draft.output_token_ids
+        self.kind = draft.kind
+        self.output_token_ids = draft.output_token_ids
         self.spec = replace(spec, tied_embeddings=False, output_vocab_size=len(self.output_token_ids))
-        shapes = {EMBEDDINGS: (spec.vocab_size, spec.hidden_size), **self._draft.shapes}
-        check_tensors(self.spec, shapes, self._name)
-        notes = (*notes, f"distilled from {self._draft.target}, it guesses {self.spec.num_logits} of its tokens")
-        self.info = SourceInfo("draft", self._name, None, model_card_licence(folder / "README.md"), notes=notes)
+        check_tensors(self.spec, {**self._borrowed(), **draft.shapes}, self._name)
+        notes = (*notes, f"distilled from {draft.target}, it guesses {self.spec.num_logits} of its tokens")
+        self.info = SourceInfo("draft", self._name, None, model_card_licence(draft.folder / "README.md"), notes=notes)
+
+    def _borrowed(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the tensors that are the target's."""
+        return {EMBEDDINGS: (self.spec.vocab_size, self.spec.hidden_size)}
 
     def tensor(self, name: str) -> np.ndarray:
-        if name == EMBEDDINGS:
+        if name in self._borrowed():
             return self._target.tensor(name)
         values = self._draft.tensor(name)
         require_finite(values, name, self._name)
@@ -76,9 +79,9 @@ class DraftWeights(DecoderWeights):
         (folder / CONFIG).write_text(json.dumps(self._draft.config, indent=2) + "\n", encoding="utf-8")
 
     def reference_model(self) -> PreTrainedModel:
-        tensors = {name: torch.from_numpy(self.tensor(name)) for name in (EMBEDDINGS, *self._draft.shapes)}
+        tensors = self._torch_tensors()
         head = torch.nn.Linear(self.spec.hidden_size, self.spec.num_logits, bias=False)
-        head.weight = torch.nn.Parameter(tensors.pop("lm_head.weight"))
+        head.weight = torch.nn.Parameter(tensors.pop(HEAD))
         config = type(self._config).from_dict({**self._config.to_dict(), "tie_word_embeddings": True})
         model_class: type[PreTrainedModel] = getattr(transformers, self.spec.architecture)
         with no_progress_bars():
@@ -87,3 +90,6 @@ class DraftWeights(DecoderWeights):
             )
         model.set_output_embeddings(head)  # transformers would make one of vocab_size rows
         return model.eval()
+
+    def _torch_tensors(self) -> dict[str, torch.Tensor]:
+        return {name: torch.from_numpy(self.tensor(name)) for name in (*self._borrowed(), *self._draft.shapes)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +44,8 @@ class DecoderWeights(ABC):
 
     spec: DecoderSpec
     info: SourceInfo
+    # "decoder", or "head" for a draft that reads its target's features beside the tokens.
+    kind: str = "decoder"
     # Of a trimmed head, int32 [output_vocab_size]: the token that each logit belongs to.
     output_token_ids: np.ndarray | None = None
 
@@ -74,6 +77,10 @@ class DecoderWeights(ABC):
     @abstractmethod
     def reference_model(self) -> PreTrainedModel:
         """The model as transformers itself loads it: float32, evaluation mode, scaled-dot-product attention."""
+
+    def reference_features(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray] | None:
+        """Of a head, the features ``[S, hidden_size]`` that its target computes of each sequence in float32."""
+        return None
 
 
 def require_finite(values: np.ndarray, tensor: str, source: str) -> None:

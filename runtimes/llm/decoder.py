@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -14,12 +14,22 @@ from edgepipe.runtimes.llm.spec import DecoderSpec
 
 
 class Decoder(Protocol):
-    """A model loaded into an inference engine."""
+    """A model loaded into an inference engine.
+
+    ``features`` are the float32 ``[S, hidden_size]`` rows that the last layer gave to the final norm in the last
+    forward; None where the model has no such output. A head ``reads_features``, too.
+    """
 
     spec: DecoderSpec
+    features: np.ndarray | None
+    reads_features: bool
 
-    def forward(self, cache: KVCache, tokens: Sequence[int], *, last_only: bool = False) -> np.ndarray:
+    def forward(
+        self, cache: KVCache, tokens: Sequence[int], *, last_only: bool = False, features: np.ndarray | None = None
+    ) -> np.ndarray:
         """Run ``S`` tokens at the positions that follow the cache's last one.
+
+        ``features`` float32 ``[S, hidden_size]`` are what a head reads beside the tokens, and no other model.
 
         Writes ``S`` new key and value rows (and their attention mass if the cache is scored) and appends them as
         pending.
@@ -32,7 +42,11 @@ class Decoder(Protocol):
 
 
 class CachedDecoder:
-    """One decoder, its cache, and the policy that keeps the cache within its budget."""
+    """One decoder, its cache, and the policy that keeps the cache within its budget.
+
+    ``observer`` is told of all tokens that are committed: the position of the first, the tokens, and their features,
+    float32 ``[count, hidden_size]``. The decoder must have such an output.
+    """
 
     def __init__(self, decoder: Decoder, cache: KVCache, policy: Policy, chunk: int) -> None:
         """``chunk`` is the number of prompt tokens that go through the model at once."""
@@ -40,6 +54,8 @@ class CachedDecoder:
         self.cache = cache
         self.policy = policy
         self.chunk = chunk
+        self.observer: Callable[[int, list[int], np.ndarray], None] | None = None
+        self._pending: list[tuple[Sequence[int], np.ndarray]] = []
 
     def prefill(self, tokens: Sequence[int]) -> np.ndarray:
         """Feed and commit ``tokens`` in chunks, evicting between chunks.
@@ -60,8 +76,10 @@ class CachedDecoder:
             self.commit(len(chunk))
         return logits[-1]
 
-    def extend(self, tokens: Sequence[int], *, last_only: bool = False) -> np.ndarray:
-        """Feed ``tokens`` without committing them; logits as from `Decoder.forward`.
+    def extend(
+        self, tokens: Sequence[int], *, last_only: bool = False, features: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Feed ``tokens`` without committing them; ``features`` and logits as of `Decoder.forward`.
 
         Raises:
             ContextError: the cache is full and its policy never evicts.
@@ -72,7 +90,11 @@ class CachedDecoder:
                 f"{self.cache.used + len(tokens)} tokens do not fit a cache of {self.cache.capacity}: "
                 "shorten the prompt, or set --policy h2o or window with a --budget"
             )
-        logits = self.decoder.forward(self.cache, tokens, last_only=last_only)
+        if self.cache.pending == 0:
+            self._pending.clear()
+        logits = self.decoder.forward(self.cache, tokens, last_only=last_only, features=features)
+        if self.observer is not None and self.decoder.features is not None:
+            self._pending.append((tokens, self.decoder.features))
         if not np.isfinite(logits.max()):
             raise EngineError(
                 "the model returned logits that are not finite: the weights are damaged or overflow; export again"
@@ -80,8 +102,14 @@ class CachedDecoder:
         return logits
 
     def commit(self, count: int) -> None:
-        """Commit ``count`` pending tokens, then evict down to the policy's budget."""
+        """Commit ``count`` pending tokens, tell the observer, then evict down to the policy's budget."""
+        first = self.cache.next_position
         self.cache.commit(count)
+        if self.observer is not None and self._pending and count > 0:
+            tokens = [token for part, _ in self._pending for token in part]
+            features = np.concatenate([rows for _, rows in self._pending])
+            self.observer(first, tokens[:count], features[:count])
+        self._pending.clear()
         excess = self.cache.length - self.policy.budget
         if excess > 0:
             self.cache.evict(self.policy.victims(self.cache, excess))

@@ -53,8 +53,7 @@ class ModelDrafter(Drafter):
             tokens.append(token)
             if len(tokens) == count:
                 break
-            logits = self.draft.extend([token])[-1]
-            self._guessed.append(token)
+            logits = self._follow(token)
         return Draft(tokens, probabilities or None)
 
     def reset(self) -> None:
@@ -66,6 +65,11 @@ class ModelDrafter(Drafter):
         """Feed what the text has more than the draft's cache; logits ``[V]`` after its last token."""
         self._commit_accepted(text)
         return self.draft.prefill(text[self.draft.cache.next_position :])
+
+    def _follow(self, guess: int) -> np.ndarray:
+        """Logits ``[V]`` after a guess."""
+        self._guessed.append(guess)
+        return self.draft.extend([guess])[-1]
 
     def _commit_accepted(self, text: Sequence[int]) -> None:
         """Commit the pending guesses that became text.

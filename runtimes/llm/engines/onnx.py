@@ -24,6 +24,9 @@ except ImportError as error:
         f"onnxruntime cannot be loaded ({error}): pip install onnxruntime, on Termux pkg install python-onnxruntime"
     ) from error
 
+# Of a target that a head drafts for, and of the head: rows before the final norm. A head reads the target's, too.
+FEATURES_OUT, FEATURES_IN = "hidden_states", "features"
+
 
 class OnnxDecoder:
     """A decoder graph (`edgepipe.exporters.llm.onnx`) in an onnxruntime session.
@@ -57,6 +60,9 @@ class OnnxDecoder:
         populate(model.parent)
         self._bindings: WeakKeyDictionary[KVCache, _Binding] = WeakKeyDictionary()
         self._logits = np.empty((0, spec.num_logits), np.float32)
+        self.reads_features = FEATURES_IN in {entry.name for entry in self.session.get_inputs()}
+        gives_features = FEATURES_OUT in {output.name for output in self.session.get_outputs()}
+        self.features = np.empty((0, spec.hidden_size), np.float32) if gives_features else None
 
     def _check(self, model: Path) -> None:
         """The graph must have this engine's inputs and outputs, and ``spec``'s shape."""
@@ -78,7 +84,9 @@ class OnnxDecoder:
                 "together, export it again"
             )
 
-    def forward(self, cache: KVCache, tokens: Sequence[int], *, last_only: bool = False) -> np.ndarray:
+    def forward(
+        self, cache: KVCache, tokens: Sequence[int], *, last_only: bool = False, features: np.ndarray | None = None
+    ) -> np.ndarray:
         """One run of the graph; see `edgepipe.runtimes.llm.decoder.Decoder.forward`.
 
         Raises:
@@ -101,6 +109,11 @@ class OnnxDecoder:
         binding.feed("attention_mask", binding.ones[:, : cache.used + width])
         binding.feed("position_ids", np.arange(row, row + width, dtype=np.int64).reshape(1, width))
         binding.feed("logits_from", np.array([width - rows], np.int64))
+        if features is not None:
+            binding.feed(FEATURES_IN, np.ascontiguousarray(features, np.float32)[None])
+        if self.features is not None:
+            self.features = np.empty((width, self.spec.hidden_size), np.float32)
+            binding.fetch(FEATURES_OUT, self.features[None])
         logits = self._logits[:rows]
         binding.fetch("logits", logits[None])
         if self.scored:
