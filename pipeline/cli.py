@@ -25,6 +25,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 # verb -> where its click command is, and its line in `edgepipe --help`
 VERBS = {
     "export": ("edgepipe.pipeline.cli_export:command", "Turn a language or vision model into a bundle for a device."),
+    "distill": ("edgepipe.pipeline.cli_distill:command", "Train a small draft on what a target writes."),
     "run": ("edgepipe.pipeline.cli_run:command", "Run a bundle: answer a prompt, chat, or say what an image shows."),
     "measure": ("edgepipe.pipeline.cli_measure:command", "Measure a bundle's latency and memory on this device."),
     "flash": ("edgepipe.pipeline.cli_flash:command", "Write a bundle's firmware into the flash of a board."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,14 +11,16 @@ Progress = Callable[[float, str], None]
 
 
 @contextmanager
-def progress(description: str) -> Iterator[Progress]:
+def progress(description: str, log_seconds: float | None = None) -> Iterator[Progress]:
     """Show a bar while the block runs; call the yielded function with the fraction done (0 to 1) and what is at hand.
+
+    Where stderr is no terminal there is no bar, but with ``log_seconds`` a line now and then, so far apart.
 
     >>> with progress("export") as report:
     ...     report(0.5, "layer 1 of 2")
     """
     if not sys.stderr.isatty():
-        yield lambda fraction, step: None
+        yield _silence if log_seconds is None else _log(description, log_seconds)
         return
 
     from rich.console import Console
@@ -27,3 +30,19 @@ def progress(description: str) -> Iterator[Progress]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(description, total=1.0, step="")
         yield lambda fraction, step: bar.update(task, completed=fraction, step=step)
+
+
+def _silence(fraction: float, step: str) -> None:
+    pass
+
+
+def _log(description: str, seconds: float) -> Progress:
+    told = time.monotonic() - seconds
+
+    def report(fraction: float, step: str) -> None:
+        nonlocal told
+        if time.monotonic() - told >= seconds:
+            told = time.monotonic()
+            print(f"{time.strftime('%H:%M:%S')} {description} {fraction:.1%} {step}", file=sys.stderr, flush=True)
+
+    return report

@@ -36,9 +36,8 @@ def distillation_loss(
         probabilities: ``[W, K]``, theirs.
         hard_share: how much the hard label counts, 0 to 1; the soft ones count the rest.
     """
-    logits = logits.float()
     known = teacher >= 0
-    log_q = logits.gather(-1, teacher.clamp(min=0)) - logits.logsumexp(-1, keepdim=True)
+    log_q = logits.float().log_softmax(-1).gather(-1, teacher.clamp(min=0))
     soft = -(log_q * probabilities * known).sum(-1)
     hard = -log_q[:, 0] * known[:, 0]
     return ((1 - hard_share) * soft + hard_share * hard).mean()

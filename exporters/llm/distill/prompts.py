@@ -191,7 +191,7 @@ def conversation(seed: int, index: int, held_out: bool = False) -> list[dict[str
     messages = []
     if random_.random() < 0.08:
         messages.append({"role": "system", "content": _fill(random_, random_.choice(SYSTEMS), held_out)})
-    kinds = list(TEMPLATES)
+    kinds = [kind for kind in TEMPLATES if not (held_out and kind == "maths")]  # which has numbers only, and no words
     kind = random_.choices(kinds, [TEMPLATES[kind][0] for kind in kinds])[0]
     text = random_.choice(TEMPLATES[kind][1])
     if random_.random() < 0.02 and not held_out:

@@ -83,6 +83,7 @@ class BatchSampler:
             EngineError: onnxruntime refuses the file.
         """
         self.spec = spec
+        self.ends = spec.eos_token_ids
         self.capacity = min(capacity, spec.context_length)
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
@@ -118,7 +119,7 @@ class BatchSampler:
             self._step(rows)
             for index in reversed(range(len(rows))):
                 row = rows[index]
-                ended = row.tokens[-1] in self.spec.eos_token_ids
+                ended = row.tokens[-1] in self.ends
                 room = self.capacity - len(row.tokens)
                 if ended and row.turns and len(row.turns[0]) < room:
                     self._ask(index, row)

@@ -1,0 +1,123 @@
+"""`edgepipe distill`: parse, call `edgepipe.pipeline.distill`, print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgepipe.errors import RecipeError
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+class Numbers(click.ParamType):
+    """Numbers with commas between them."""
+
+    name = "numbers"
+
+    def __init__(self, kind: type[int] | type[float]) -> None:
+        self.kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """A tuple of them."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(self.kind(part) for part in value.split(","))
+        except ValueError:
+            self.fail(
+                f"{value!r} is not a list of numbers, as in {'0,29' if self.kind is int else '0,0.7'}", param, ctx
+            )
+
+
+@click.command("distill", short_help="Train a small draft on what a target writes.")
+@click.argument("target")
+@click.option("--output", "-o", metavar="DRAFT", type=FOLDER, required=True, help="Folder to write.")
+@click.option("--revision", metavar="COMMIT", help="Branch, tag or commit of the target's hub id.")
+@click.option("--layers", type=Numbers(int), help="The target's layers that it starts from.  [the first and last]")
+@click.option("--vocabulary", type=int, default=8192, show_default=True, help="Tokens that it can guess.")
+@click.option("--prompts", type=FILE, help="File with one prompt a line.  [built-in templates]")
+@click.option("--text", type=FILE, help="File with text of your domain, for the target to continue.")
+@click.option(
+    "--temperatures",
+    type=Numbers(float),
+    default="0,0,0.3,0.5,0.7,0.9",
+    show_default=True,
+    help="That samples are drawn at; one given twice is drawn twice as often.",
+)
+@click.option("--samples", type=int, default=600_000, show_default=True, help="Tokens that the target writes.")
+@click.option("--passes", type=float, default=5.0, show_default=True, help="How often the training sees each sample.")
+@click.option("--minutes", type=float, help="End the training after so long, however far it is.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of prompts, samples and training.")
+@click.option("--threads", type=int, help="Threads to use.  [the machine's cores]")
+@click.option("--work", type=FOLDER, help="Folder for samples and checkpoint.  [DRAFT.work]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    target: str,
+    output: Path,
+    revision: str | None,
+    layers: tuple[int, ...] | None,
+    vocabulary: int,
+    prompts: Path | None,
+    text: Path | None,
+    temperatures: tuple[float, ...],
+    samples: int,
+    passes: float,
+    minutes: float | None,
+    seed: int,
+    threads: int | None,
+    work: Path | None,
+    as_json: bool,
+) -> None:
+    """Train a draft for TARGET, a hub id, folder, .gguf file or smollm2-135m, on texts that it writes itself.
+
+    The draft is a small decoder, for `edgepipe export --target TARGET --draft DRAFT`. Most of the time goes into
+    sampling the target and into training, about half each. When interrupted, the same command goes on where it was;
+    DRAFT appears when it is whole. The folder --work keeps the samples, so that other layers or budgets can be tried on
+    them with another -o and the same --work; remove it in the end.
+
+    \b
+    edgepipe distill smollm2-135m -o draft
+    edgepipe distill Qwen/Qwen3-0.6B -o draft --samples 200000 --minutes 60
+    edgepipe distill smollm2-135m -o draft --text manuals.txt
+    """
+    import os
+
+    from edgepipe.exporters.llm.distill.training import TrainingSettings
+    from edgepipe.pipeline.distill import Distillation, distill
+    from edgepipe.pipeline.progress import progress
+
+    if seed < 0:
+        raise RecipeError(f"seed is {seed}: expected 0 or more")
+    recipe = Distillation(
+        target,
+        revision,
+        layers,
+        vocabulary,
+        prompts,
+        text,
+        temperatures,
+        samples,
+        TrainingSettings(passes, minutes, seed=seed),
+        seed,
+        threads or os.cpu_count() or 1,
+    )
+    work = work or output.with_name(f"{output.name}.work")
+    with progress(f"distill {output}", log_seconds=60) as report:
+        facts = distill(recipe, output, work, report)
+    size = sum(path.stat().st_size for path in output.iterdir())
+    if as_json:
+        click.echo(json.dumps({"draft": str(output), "bytes": size, "work": str(work), **facts}))
+        return
+    acceptance = facts["acceptance"]
+    click.echo(f"{output}: {size / 1e6:.1f} MB, layers {', '.join(map(str, facts['layers']))} of {target}")
+    click.echo(
+        f"  held-out acceptance {acceptance['greedy']:.3f} greedy, {acceptance['sampled']:.3f} at temperature 1, after "
+        f"{facts['training_tokens'] / 1e6:.2f} M tokens"
+    )
+    click.echo(f"  samples and checkpoint are in {work}: remove it, or train on them again with --work")
+    click.echo(f"try: edgepipe export --target {target} --draft {output} -o BUNDLE")
