@@ -22,7 +22,7 @@ from edgepipe.runtimes.vision.windows import Image, whole_image, windows
 PROTOCOL_VERSION = 2
 # How often an inference begins anew when the board has forgotten it.
 _STARTS = 3
-_HELLO = struct.Struct("<9I")
+_HELLO = struct.Struct("<8I?3x")
 _NUMBER = struct.Struct("<I")
 _CYCLES = struct.Struct("<Q")
 _LAYER = struct.Struct("<IQB")
@@ -125,7 +125,7 @@ class Mcu:
         if len(inference.output) != plan.output.nbytes:
             raise self._another_plan(f"gives {len(inference.output)} bytes", f"{plan.output.nbytes}")
         codes = np.frombuffer(inference.output, plan.output.dtype).reshape(plan.output.shape)
-        return BoardAnswer(codes, inference.step_cycles, inference.layers, self._memory())
+        return BoardAnswer(codes, inference.step_cycles, inference.layers, self.memory())
 
     def infer(self, patches: Callable[[], Iterable[bytes]], *, starts: int = _STARTS) -> Inference:
         """The model's output for patches that are sent one after the other, and what it took.
@@ -206,7 +206,12 @@ class Mcu:
     def _wanted(self, kind: Kind, session: int, offset: int) -> Frame:
         return Frame(kind, session, offset=offset, payload=struct.pack("<H", self.line.piece_bytes))
 
-    def _memory(self) -> BoardMemory:
+    def memory(self) -> BoardMemory:
+        """How much of its memory the board has used: of the arena since the inference began, of the stack ever.
+
+        Raises:
+            DeviceUnreachable: it does not answer.
+        """
         return BoardMemory(*_MEMORY.unpack(self._ask(Frame(Kind.MEMORY)).payload))
 
     def _ask(self, request: Frame) -> Frame:
@@ -226,8 +231,7 @@ class Mcu:
                 f"{self.line.port} runs another model ({found[:12]}), the bundle's is {model_hash[:12]}: flash the "
                 f"bundle's firmware"
             )
-        *numbers, is_emulated = _HELLO.unpack_from(payload)[1:]
-        return Firmware(found, *numbers, is_emulated=bool(is_emulated))
+        return Firmware(found, *_HELLO.unpack_from(payload)[1:])
 
     def _windows(self, plan: VisionPlan, image: Image) -> Iterator[bytes]:
         """What the board takes: the windows of its tiles, or the image as its only one."""

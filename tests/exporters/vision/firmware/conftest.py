@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 
 from edgepipe.devices.boards import find_board
+from edgepipe.devices.mcu import open_mcu
+from edgepipe.devices.mcu_line import BAUD
+from edgepipe.devices.qemu import QEMU, SLOWNESS, Emulator
 from edgepipe.exporters.vision.arena import Arena
 from edgepipe.exporters.vision.firmware import write_firmware
 from edgepipe.exporters.vision.graph import Graph, Tensor
@@ -180,6 +183,34 @@ def emulate(make_firmware: Callable[..., Path]) -> Callable[..., Emulated]:
         words = np.frombuffer(answers[end:-12], "<u4").astype(np.int64).reshape(-1, 3)
         counted = np.stack([words[:, 0], words[:, 1] + (words[:, 2] << 32)], axis=1)
         return Emulated(outputs, counted, stack_peak, arena_peak, stack, (folder / "build/firmware.map").read_text())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def emulate_port(make_firmware: Callable[..., Path]) -> Callable[..., Emulated]:
+    """As ``emulate``, but over the board's serial port, to the program that users have."""
+    pytest.importorskip("serial")
+    if shutil.which(QEMU) is None:
+        pytest.skip(f"no {QEMU}")
+
+    def run(board: Board, model: Model, arena: Layout, images: Sequence[np.ndarray]) -> Emulated:
+        folder, tensor = make_firmware(board, model, arena), output_of(model)
+        emulator = Emulator(board, folder / "build/firmware.elf")
+        outputs = []
+        with emulator, open_mcu(emulator.port, BAUD, None, slowness=SLOWNESS) as mcu:
+            for image in images:
+                pieces = [window.tobytes() for window in windows(model, arena, image)]
+                answer = mcu.infer(pieces.__iter__)
+                outputs.append(np.frombuffer(answer.output, tensor.dtype).reshape(tensor.shape))
+            memory = mcu.memory()
+            assert mcu.line.statistics.frames_damaged == 0
+        layers = np.array([(layer.calls, layer.cycles) for layer in answer.layers])
+        linker_map = (folder / "build/firmware.map").read_text()
+        assert memory.arena_bytes == arena.nbytes
+        return Emulated(
+            outputs, layers, memory.stack_peak_bytes, memory.arena_peak_bytes, memory.stack_bytes, linker_map
+        )
 
     return run
 

@@ -96,35 +96,35 @@ def test_layers_are_timed(name: str, random_graph: Any, emulate: Any) -> None:
 @pytest.mark.parametrize("name", EMULATED)
 @pytest.mark.parametrize(("file", "sram"), [("vww_96_int8", 32 * 1024), ("resnet8_cifar10_int8", 28 * 1024)])
 def test_real_network(
-    name: str, file: str, sram: int, data_folder: Path, emulate: Any, reference: Any, check_memory: Any
+    name: str, file: str, sram: int, data_folder: Path, emulate_port: Any, reference: Any, check_memory: Any
 ) -> None:
-    """Whole and streamed."""
+    """Whole and streamed; these and those below over the serial port, as users run them."""
     graph = fold_pads(read_tflite(data_folder / f"{file}.tflite"))
     for model, arena in ((graph, plan_arena(graph)), streamed(graph, sram)):
-        agree(find_board(name), model, arena, graph, emulate, reference, check_memory)
+        agree(find_board(name), model, arena, graph, emulate_port, reference, check_memory)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EMULATED)
-def test_digits(name: str, built_in: Any, emulate: Any, reference: Any, check_memory: Any) -> None:
+def test_digits(name: str, built_in: Any, emulate_port: Any, reference: Any, check_memory: Any) -> None:
     graph = built_in("digits").graph
     for model, arena in ((graph, plan_arena(graph)), streamed(graph, 48 * 1024)):
-        agree(find_board(name), model, arena, graph, emulate, reference, check_memory)
+        agree(find_board(name), model, arena, graph, emulate_port, reference, check_memory)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "board", [M4, find_board("mps2-an500"), find_board("mps3-an547")], ids=lambda board: board.name
 )
-def test_mobilenet_v2(board: Any, built_in: Any, emulate: Any, reference: Any, check_memory: Any) -> None:
+def test_mobilenet_v2(board: Any, built_in: Any, emulate_port: Any, reference: Any, check_memory: Any) -> None:
     """0.35 at 144x144, with all its classes."""
     graph = built_in("mobilenet_v2:0.35:144").graph
     for model, arena in ((graph, plan_arena(graph)), streamed(graph, 96 * 1024)):
-        agree(board, model, arena, graph, emulate, reference, check_memory)
+        agree(board, model, arena, graph, emulate_port, reference, check_memory)
 
 
 @pytest.mark.slow
-def test_more_than_its_memory(tmp_path: Path, emulate: Any, reference: Any, check_memory: Any) -> None:
+def test_more_than_its_memory(tmp_path: Path, emulate_port: Any, reference: Any, check_memory: Any) -> None:
     """MobileNetV2 0.35 at 224x224 on 192 kB of SRAM and 1 MB of flash: refused whole, right when streamed."""
     pytest.importorskip("litert_torch")
     (tmp_path / "narrow.py").write_text(FACTORY)
@@ -133,7 +133,7 @@ def test_more_than_its_memory(tmp_path: Path, emulate: Any, reference: Any, chec
     with pytest.raises(DoesNotFit, match=r"has 192.0 KiB of SRAM, the firmware needs \d+"):
         write_firmware(graph, plan_arena(graph), board, tmp_path / "whole")
     model, arena = streamed(graph, board.sram - RESERVE_BYTES)
-    agree(board, model, arena, graph, emulate, reference, check_memory)
+    agree(board, model, arena, graph, emulate_port, reference, check_memory)
 
 
 @pytest.mark.slow

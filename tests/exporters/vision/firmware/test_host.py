@@ -43,11 +43,22 @@ def test_random_network(seed: int, random_graph: Any, host_model: Any, reference
 
 @pytest.mark.parametrize("name", ["vww_96_int8", "resnet8_cifar10_int8"])
 def test_real_network(name: str, data_folder: Any, host_model: Any, reference: Any) -> None:
-    graph = fold_pads(read_tflite(data_folder / f"{name}.tflite"))
+    agree(fold_pads(read_tflite(data_folder / f"{name}.tflite")), host_model, reference)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["digits", "mobilenet_v2:0.35:144"])
+def test_built_in_network(name: str, built_in: Any, host_model: Any, reference: Any) -> None:
+    agree(built_in(name).graph, host_model, reference)
+
+
+def agree(graph: Graph, host_model: Any, reference: Any) -> None:
+    """Whole and streamed."""
     model, expected = cut(graph), reference(graph)
-    streamed = host_model(model, plan_split_arena(model))
+    built = [host_model(graph, plan_arena(graph)), host_model(model, plan_split_arena(model))]
     for image in noise(graph, 2):
-        np.testing.assert_array_equal(streamed(image), expected(image))
+        for each in built:
+            np.testing.assert_array_equal(each(image), expected(image))
 
 
 def test_calls_in_any_order(random_graph: Any, host_model: Any, reference: Any) -> None:
