@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from edgepipe.errors import ContextError, EngineError
+from edgepipe.errors import ContextError, EdgepipeWarning, EngineError
+from edgepipe.runtimes.llm.costs import Costs, MeasuredCosts
 from edgepipe.runtimes.llm.drafters.drafter import Draft, Drafter
 from edgepipe.runtimes.llm.drafters.lookup import Lookup
 from edgepipe.runtimes.llm.drafters.model import ModelDrafter
+from edgepipe.runtimes.llm.gamma import AutoGamma, Choice
 from edgepipe.runtimes.llm.kv_policies.full import Full
 from edgepipe.runtimes.llm.kv_policies.h2o import H2O
 from edgepipe.runtimes.llm.kv_policies.window import Window
@@ -37,6 +40,45 @@ class NoisyOracle(Drafter):
 
     def reset(self) -> None:
         pass
+
+
+class FailsAfter(Drafter):
+    """Another drafter until it has been asked so many times."""
+
+    name = "fails"
+
+    def __init__(self, drafter: Drafter, calls: int) -> None:
+        self.drafter, self.calls = drafter, calls
+
+    def propose(self, text: list[int], count: int) -> Draft:
+        self.calls -= 1
+        if self.calls < 0:
+            raise RuntimeError("out of calls")
+        return self.drafter.propose(text, count)
+
+    def reset(self) -> None:
+        self.drafter.reset()
+
+
+class RandomGamma:
+    """Another source and another number of guesses each round, none now and then."""
+
+    def __init__(self, most: int, seed: int) -> None:
+        self.most = most
+        self.random = np.random.default_rng(seed)
+
+    def choose(self, sources: Any, limit: int) -> Choice:
+        count = int(self.random.integers(min(self.most, limit) + 1))
+        if not sources or not count:
+            return Choice(watched=tuple(sources))
+        return Choice(sources[self.random.integers(len(sources))], count)
+
+    def observe_guesses(self, source: Any, checked: int, accepted: int) -> None:
+        pass
+
+    def observe_round(self, choice: Choice, guesses: int, tokens: int, draft_ns: int, other_ns: int) -> None:
+        assert guesses <= choice.count <= self.most
+        assert other_ns > 0
 
 
 def plain(target: Any, prompt: list[int], count: int) -> list[int]:
@@ -86,7 +128,37 @@ def test_greedy_text_equals_plain_greedy_text(
         assert all(entry.accepted == entry.drafted for entry in rounds)
 
 
-@pytest.mark.parametrize("gamma", [1, 3, 4])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    prompt=st.lists(st.integers(0, 299), min_size=1, max_size=40),
+    automatic=st.booleans(),
+    temperature=st.sampled_from([0.0, 1.0]),
+    seed=st.integers(0, 1000),
+)
+def test_chained_drafters_and_a_changing_gamma_leave_the_text_as_it_is(
+    cached: Callable[..., Any], architecture: str, prompt: list[int], automatic: bool, temperature: float, seed: int
+) -> None:
+    """Greedy text, and, as no guess was drawn, sampled text of the same seed: one fails halfway, which changes nothing.
+
+    Half of the examples choose gamma at random, half on costs that make guessing cheap.
+    """
+    params = SamplingParams(temperature, seed=seed)
+    expected = SpeculativeDecoder(cached(architecture), Sampler(params))
+    speculate(expected, prompt, 40)
+    sampler = Sampler(params)
+    model = ModelDrafter(cached(architecture, seed=1), GREEDY, 300)
+    drafters = [Lookup(longest=3, shortest=1), NoisyOracle(expected.text, 300, seed), FailsAfter(model, 4)]
+    cheap = Costs(MeasuredCosts({1: 1.0, 16: 1.5}, {}), corrected=seed % 2 == 0)
+    gamma = AutoGamma(cheap, most=8) if automatic else RandomGamma(8, seed)
+    decoder = SpeculativeDecoder(cached(architecture), sampler, drafters, gamma)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EdgepipeWarning)
+        rounds = speculate(decoder, prompt, 40)
+    assert decoder.text == expected.text
+    assert all(0 <= r.accepted <= r.drafted <= 8 and len(r.tokens) == r.accepted + 1 for r in rounds)
+
+
+@pytest.mark.parametrize("gamma", [1, 4, "changing"])
 @pytest.mark.parametrize("policy", ["h2o", "h2o_summed", "window"])
 def test_evicting_target_equals_one_fed_only_committed_tokens(
     cached: Callable[..., Any],
@@ -94,9 +166,9 @@ def test_evicting_target_equals_one_fed_only_committed_tokens(
     victim_rules: dict[str, Callable[..., Any]],
     architecture: str,
     policy: str,
-    gamma: int,
+    gamma: Any,
 ) -> None:
-    """Rejected tokens leave no trace: rows, positions, mass, victims, text."""
+    """Rejected tokens leave no trace: rows, positions, mass, victims, text. The recent window is 1 + 8 guesses."""
     budget, recent, chunk = 24, 9, 16
     if policy == "window":
         ours, rule = Window(budget, 4), victim_rules["window"](4)
@@ -107,7 +179,9 @@ def test_evicting_target_equals_one_fed_only_committed_tokens(
     reference = torch_decoder(architecture, rule, budget)
     prompt = np.random.default_rng(7).integers(0, 300, 40).tolist()
     full = plain(cached(architecture, type(ours)(budget)), prompt, 30)
-    decoder = SpeculativeDecoder(target, GREEDY, NoisyOracle(full, 300, 3), gamma)
+    decoder = SpeculativeDecoder(
+        target, GREEDY, NoisyOracle(full, 300, 3), gamma if gamma != "changing" else RandomGamma(8, 5)
+    )
 
     victims = []
     choose = ours.victims
@@ -170,13 +244,13 @@ def test_victims_follow_the_reference_step_by_step(
                 assert sorted(alive) == sorted(reference.scores[layer][head])
 
 
-@pytest.mark.parametrize("gamma", [1, 2, 3, 4])
-@pytest.mark.parametrize("drawn", [True, False], ids=["drawn", "one_hot"])
-def test_samples_follow_the_targets_distribution(gamma: int, drawn: bool) -> None:
+@pytest.mark.parametrize(("gamma", "drawn"), [(1, True), (2, True), (4, True), (1, False), (4, False), (4, None)])
+def test_samples_follow_the_targets_distribution(gamma: int, drawn: bool | None) -> None:
     """50,000 draws of `verify` with a draft that is wrong on purpose; every prefix of the text is checked.
 
     The next-token distribution depends on the last token only (a Markov chain of 6 states), so that what any
-    position must look like is known exactly.
+    position must look like is known exactly. With ``drawn`` None both kinds of drafts take turns by chance, as those
+    of chained drafters do, and the number of guesses changes every round, down to none.
     """
     random = np.random.default_rng(gamma)
     states = 6
@@ -193,11 +267,12 @@ def test_samples_follow_the_targets_distribution(gamma: int, drawn: bool) -> Non
         while len(tokens) < 2:
             guesses: list[int] = []
             probabilities = []
-            for _ in range(gamma):
+            for _ in range(gamma if drawn is not None else random.integers(gamma + 1)):
                 q = wrong[guesses[-1] if guesses else last]
                 probabilities.append(q)
                 guesses.append(sampler.draw(q))
-            draft = Draft(guesses, probabilities if drawn else None)
+            kind = random.random() < 0.5 if drawn is None else drawn
+            draft = Draft(guesses, probabilities if kind else None)
             accepted, following = verify(target[[last, *guesses]], draft, sampler)
             tokens += [*guesses[:accepted], following]
             last = tokens[-1]
