@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
@@ -17,7 +18,7 @@ from typing import Any, NoReturn
 import click
 
 import edgepipe
-from edgepipe.errors import EdgepipeError
+from edgepipe.errors import EdgepipeError, EdgepipeWarning
 from edgepipe.lazy import load
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -87,6 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     logging.disable(logging.WARNING)  # what other packages log; edgepipe's own messages are no logs
+    _print_warnings()
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by the caller
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
@@ -112,6 +114,20 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except OSError as error:
         place = f": {error.filename}" if error.filename else ""
         _fail(arguments, type(error).__name__, f"{error.strerror or error}{place}", 1)
+
+
+def _print_warnings() -> None:
+    """Let edgepipe's own warnings be a line on stderr like its errors, each time they come up."""
+    otherwise = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        if issubclass(category, EdgepipeWarning):
+            click.echo(f"warning: {message}", err=True)
+        else:
+            otherwise(message, category, *place)
+
+    warnings.simplefilter("always", EdgepipeWarning)
+    warnings.showwarning = show
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:

@@ -18,6 +18,7 @@ from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.run import Conversation, run
 from edgepipe.pipeline.session import CacheOptions, DecodeOptions, Session
 from edgepipe.pipeline.verify import verify_reference
+from edgepipe.runtimes.llm.drafters.lookup import Lookup
 from edgepipe.runtimes.llm.speculative import SpeculativeDecoder
 
 PROMPT = "The quick brown fox jumps over the lazy dog, and the dog sleeps on."
@@ -198,6 +199,22 @@ def test_an_error_after_some_text_stands_on_a_line_of_its_own(
     code, out, err = edgepipe(tiny_bundle, PROMPT, "--raw")
     assert (code, err) == (1, "error: onnxruntime failed\n")
     assert out.endswith("\n")
+
+
+def test_a_drafter_that_fails_is_one_line_and_the_answer_comes(
+    edgepipe: Any, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = edgepipe(tiny_bundle, PROMPT, "--raw", "-n", 12, "--drafter", "none")[1]
+
+    def broken(self: Lookup, text: list[int]) -> int:
+        raise ValueError("two\nlines")
+
+    monkeypatch.setattr(Lookup, "evidence", broken)
+    code, out, err = edgepipe(tiny_bundle, PROMPT, "--raw", "-n", 12, "--drafter", "lookup")
+    assert (code, out) == (0, expected)
+    warning, figures = err.splitlines()
+    assert warning.startswith("warning: drafter lookup raised ValueError: two lines: it is dropped")
+    assert figures.startswith("12 tokens")
 
 
 @pytest.mark.parametrize("name", ["stdin", "stdout", "stderr"])

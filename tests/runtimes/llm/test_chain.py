@@ -75,10 +75,15 @@ class Bad(Drafter):
 
 
 def decode(target: Any, drafters: Sequence[Drafter], sampler: Sampler) -> SpeculativeDecoder:
-    decoder = SpeculativeDecoder(target, sampler, drafters, gamma=3)
-    decoder.start([5, 6, 7, 5, 6, 7, 5])
-    while len(decoder.text) < 47:
-        decoder.step(47 - len(decoder.text))
+    return run(SpeculativeDecoder(target, sampler, drafters, gamma=3), [5, 6, 7, 5, 6, 7, 5])
+
+
+def run(decoder: SpeculativeDecoder, *prompts: list[int]) -> SpeculativeDecoder:
+    """40 tokens after each prompt."""
+    for prompt in prompts:
+        decoder.start(prompt)
+        while (left := len(prompt) + 40 - len(decoder.text)) > 0:
+            decoder.step(left)
     return decoder
 
 
@@ -116,9 +121,7 @@ def test_every_method_is_guarded(cached: Callable[..., Any], monkeypatch: pytest
     monkeypatch.setattr(Bad, method, lambda *arguments: broken("there"))
     decoder = SpeculativeDecoder(cached("llama"), Sampler(SamplingParams()), Bad(lambda: Draft([])), gamma=3)
     with pytest.warns(EdgepipeWarning, match="ZeroDivisionError: there"):
-        decoder.start([1, 2, 3])
-        decoder.step(9)
-        decoder.start([4, 5])
+        run(decoder, [1, 2, 3], [4, 5])
     assert not decoder.chain
 
 
@@ -145,9 +148,7 @@ def test_a_loop_notices_one_that_stalls(cached: Callable[..., Any], monkeypatch:
     decoder.chain._clock = lambda: clock() + late
     expected = decode(cached("llama"), (), Sampler(SamplingParams())).text
     with pytest.warns(EdgepipeWarning, match=r"took 36\d{5} ms, more than"):
-        decoder.start([5, 6, 7, 5, 6, 7, 5])
-        while len(decoder.text) < 47:
-            decoder.step(47 - len(decoder.text))
+        run(decoder, [5, 6, 7, 5, 6, 7, 5])
     assert decoder.text == expected
     assert not decoder.chain
 
