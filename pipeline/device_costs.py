@@ -7,6 +7,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
@@ -61,7 +62,8 @@ def time_costs(
     _time(target, 1, clock)  # what is done once only
     begin = clock()
     for repetition in range(ROUNDS):
-        for width in widths[repetition % 2 :: 2] + widths[(repetition + 1) % 2 :: 2]:
+        turn = repetition % len(widths)  # so that a drift of the machine spreads over all widths
+        for width in widths[turn:] + widths[:turn]:
             if clock() - begin < BUDGET_NS or len(forward_ns) < 3:
                 forward_ns.setdefault(width, []).append(_time(target, width, clock))
     medians = {width: median(times) for width, times in forward_ns.items()}
@@ -124,4 +126,5 @@ def _write(path: Path, costs: MeasuredCosts) -> None:
         partial.write_text(json.dumps({"forward_ns": costs.forward_ns, "drafters": drafters}))
         os.replace(partial, path)
     except OSError:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)

@@ -1,0 +1,254 @@
+"""Costs are measured once for each device and bundle, and what was measured is what is used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgepipe.pipeline import device_costs, session
+from edgepipe.pipeline.bundle import Bundle
+from edgepipe.pipeline.decode_options import CacheOptions, DecodeOptions
+from edgepipe.pipeline.device_costs import measured_costs, time_costs
+from edgepipe.pipeline.session import Session
+from edgepipe.runtimes.llm.costs import DraftCost
+from edgepipe.runtimes.llm.decoder import CachedDecoder
+from edgepipe.runtimes.llm.drafters.drafter import Draft, Drafter
+from edgepipe.runtimes.llm.drafters.lookup import Lookup
+from edgepipe.runtimes.llm.gamma import MOST_GUESSES, AutoGamma, FixedGamma
+from edgepipe.runtimes.llm.kv_cache import KVCache
+from edgepipe.runtimes.llm.kv_policies.full import Full
+from edgepipe.runtimes.llm.sampling import SamplingParams
+from edgepipe.runtimes.llm.spec import DecoderSpec, RopeSpec
+
+SPEC = DecoderSpec(
+    architecture="llama",
+    num_layers=1,
+    hidden_size=4,
+    intermediate_size=4,
+    num_heads=1,
+    num_kv_heads=1,
+    head_dim=4,
+    vocab_size=10,
+    context_length=512,
+    rms_norm_eps=1e-5,
+    rope=RopeSpec(theta=10_000.0),
+    tied_embeddings=True,
+)
+
+
+class Slow:
+    """A decoder that takes 1 ms, and a quarter of it for each token more, on a clock of its own."""
+
+    spec = SPEC
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.seen: list[tuple[int, int]] = []
+
+    def forward(self, cache: KVCache, tokens: Sequence[int], **options: Any) -> np.ndarray:
+        self.seen.append((cache.length, len(tokens)))
+        self.now += 750_000 + 250_000 * len(tokens)
+        cache.append(len(tokens))
+        return np.zeros((len(tokens), SPEC.vocab_size), np.float32)
+
+
+class SlowDrafter(Drafter):
+    """Takes 0.1 ms a guess and 0.01 ms for each token of the text."""
+
+    name = "slow"
+
+    def __init__(self, clock: Slow) -> None:
+        self.clock = clock
+
+    def propose(self, text: Sequence[int], count: int) -> Draft:
+        self.clock.now += 10_000 * len(text) + 100_000 * count
+        return Draft([0] * count)
+
+    def reset(self) -> None:
+        pass
+
+
+def target(clock: Slow, budget: int = 200) -> CachedDecoder:
+    return CachedDecoder(clock, KVCache(SPEC, budget, 16), Full(budget), chunk=16)
+
+
+def test_what_is_measured_is_what_it_takes() -> None:
+    clock = Slow()
+    decoder = target(clock)
+    found = time_costs(decoder, [Lookup(), SlowDrafter(clock)], 128, clock=lambda: clock.now)
+    assert found.forward_ns == {width: 750_000 + 250_000 * width for width in (1, 2, 3, 4, 6, 8, 12, 16)}
+    assert found.drafters == {"slow": DraftCost(guess=pytest.approx(0.1), catch_up=pytest.approx(0.01))}
+    assert {length for length, _ in clock.seen} == {128}, "with as much in the cache as asked for"
+    assert (decoder.cache.length, decoder.cache.next_position, decoder.cache.pending) == (0, 0, 0)
+
+
+def test_a_slow_device_is_not_kept_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_costs, "BUDGET_NS", 5_000_000)
+    clock = Slow()
+    found = time_costs(target(clock), [], 0, clock=lambda: clock.now)
+    assert {1, 2, 4} <= set(found.forward_ns)
+    assert clock.now < 10_000_000
+
+
+def test_a_small_cache_has_few_widths() -> None:
+    clock = Slow()
+    found = time_costs(CachedDecoder(clock, KVCache(SPEC, 4, 4), Full(4), 4), [], 100, clock=lambda: clock.now)
+    assert set(found.forward_ns) == {1, 2, 3, 4, 6, 8}
+
+
+def test_a_drafter_that_fails_is_left_to_fail_again() -> None:
+    class Broken(SlowDrafter):
+        def propose(self, text: Sequence[int], count: int) -> Draft:
+            raise ValueError
+
+    clock = Slow()
+    assert time_costs(target(clock), [Broken(clock)], 0, clock=lambda: clock.now).drafters == {}
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each time that costs were measured."""
+    calls: list[int] = []
+    measure = device_costs.time_costs
+
+    def count(*arguments: Any) -> Any:
+        calls.append(1)
+        return measure(*arguments)
+
+    monkeypatch.setattr(device_costs, "time_costs", count)
+    return calls
+
+
+def test_costs_are_measured_once_and_read_as_they_were(counted: list[int]) -> None:
+    decoders = [target(Slow()) for _ in range(4)]
+    facts: dict[str, object] = {"bundle_id": "a", "threads": None}
+    first = measured_costs(decoders[0], [Lookup()], 0, facts)
+    assert measured_costs(decoders[1], [Lookup()], 0, facts) == first
+    assert len(counted) == 1
+    measured_costs(decoders[2], [Lookup()], 0, {**facts, "threads": 1})
+    measured_costs(decoders[3], [], 0, facts)
+    assert len(counted) == 3
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "null", '{"forward_ns": {}}', '{"forward_ns": {"1": 0}, "drafters": {}}', '{"forward_ns": {"1": "x"}}'],
+)
+def test_a_damaged_file_is_measured_again(
+    counted: list[int], content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGEPIPE_CACHE_DIR", str(tmp_path))
+    measured_costs(target(Slow()), [], 0, {})
+    (file,) = (tmp_path / "costs").iterdir()
+    file.write_text(content)
+    found = measured_costs(target(Slow()), [], 0, {})
+    assert len(counted) == 2
+    assert json.loads(file.read_text())["forward_ns"]["1"] == found.forward_ns[1]
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("EDGEPIPE_CACHE_DIR", str(tmp_path / "file"))
+    assert measured_costs(target(Slow()), [], 0, {}).forward_ns[1] > 0
+
+
+def opened(bundle: Path, **options: Any) -> Session:
+    return Session(Bundle.open(bundle), DecodeOptions(**options))
+
+
+@pytest.mark.parametrize("policy", ["h2o", "window"])
+@pytest.mark.parametrize("budget", [2, 3, 8, 20, 31, 64, 500])
+@pytest.mark.parametrize("recent", [None, 1, 6, 16])
+def test_gamma_stays_within_the_budgets(tiny_bundle: Path, policy: str, budget: int, recent: int | None) -> None:
+    """Twice the newest tokens fit the budget, and H2O's window holds those of the largest round."""
+    if recent is not None and (policy == "window" or recent > budget):
+        return
+    sinks = {"sinks": min(4, budget - 1)} if policy == "window" else {}
+    cache = CacheOptions(policy, str(budget), recent, **sinks)
+    found = opened(tiny_bundle, drafter="lookup", cache=cache)
+    most = found.most_guesses(600)
+    assert 0 <= most <= MOST_GUESSES
+    assert budget >= 2 * (most + 1)
+    if recent is not None:
+        assert recent >= most + 1
+    decoder = found.decoder(600)
+    assert decoder.gamma.most == most
+    kept = decoder.target.policy
+    assert getattr(kept, "recent", budget) >= most + 1
+    if recent is None and budget >= 64:
+        assert most == MOST_GUESSES
+
+
+def test_the_drafts_budget_counts_too(tiny_bundle: Path) -> None:
+    small = CacheOptions("window", "12")
+    assert opened(tiny_bundle, drafter="lookup,model", draft_cache=small).most_guesses(100) == 5
+    assert opened(tiny_bundle, drafter="lookup", draft_cache=small).most_guesses(100) == MOST_GUESSES
+    assert opened(tiny_bundle, drafter="none").most_guesses(100) == 0
+    assert opened(tiny_bundle, drafter="model", gamma=7).most_guesses(100) == 7
+
+
+def test_a_session_chooses_as_it_is_told(tiny_bundle: Path) -> None:
+    decoder = opened(tiny_bundle, drafter="lookup,model").decoder(100)
+    assert isinstance(decoder.gamma, AutoGamma)
+    assert decoder.chain.names == ["lookup", "model"]
+    fixed = opened(tiny_bundle, drafter="lookup", gamma=3).decoder(100)
+    assert isinstance(fixed.gamma, FixedGamma)
+    assert fixed.gamma.most == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "corrected"),
+    [
+        ({"drafter": "lookup"}, True),
+        ({"drafter": "model"}, True),
+        ({"drafter": "lookup", "sampling": SamplingParams(1.0, seed=1)}, True),
+        ({"drafter": "model", "sampling": SamplingParams(1.0)}, True),
+        ({"drafter": "model", "sampling": SamplingParams(1.0, seed=1)}, False),
+        ({"drafter": "lookup", "cache": CacheOptions("h2o", "64")}, False),
+    ],
+)
+def test_where_rounds_decide_the_text_they_do_not_depend_on_time(
+    tiny_bundle: Path, options: dict[str, Any], corrected: bool
+) -> None:
+    gamma = opened(tiny_bundle, **options).decoder(100).gamma
+    assert isinstance(gamma, AutoGamma)
+    assert gamma.costs.corrected == corrected
+
+
+@pytest.mark.parametrize("cache", [CacheOptions("h2o", "40"), CacheOptions()])
+def test_the_same_seed_gives_the_same_text_though_costs_are_new(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, cache: CacheOptions
+) -> None:
+    """The draft is made to look cheap, so that it is asked; measuring it takes no draws from the seed."""
+
+    def cheap(*arguments: Any) -> Any:
+        costs = time_costs(*arguments)
+        return type(costs)({1: 1.0, 16: 1.5}, {"model": DraftCost(0.01, 0.0)})
+
+    monkeypatch.setattr(device_costs, "time_costs", cheap)
+    options = {"drafter": "lookup,model", "cache": cache, "sampling": SamplingParams(0.9, seed=5)}
+    texts = []
+    for _ in range(3):
+        decoder = opened(tiny_bundle, **options).decoder(120)
+        decoder.start(list(range(20, 60)))
+        rounds = []
+        while len(decoder.text) < 120:
+            rounds.append(decoder.step(120 - len(decoder.text)))
+        texts.append(decoder.text)
+        assert {entry.drafter for entry in rounds} >= {"model"}
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_costs_are_shared_by_texts_of_about_the_same_length(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = opened(tiny_bundle, drafter="lookup")
+    one, other = found.decoder(100).gamma, found.decoder(500).gamma
+    assert isinstance(one, AutoGamma)
+    assert isinstance(other, AutoGamma)
+    assert one.costs is other.costs
+    assert one.acceptance is not other.acceptance
+    assert session._LENGTHS[0] >= 500
