@@ -28,6 +28,9 @@ from edgepipe.runtimes.llm.spec import DecoderSpec
 from edgepipe.runtimes.llm.speculative import SpeculativeDecoder
 from edgepipe.runtimes.llm.tokenizer import load_tokenizer, require_same_tokenizer
 
+# A draft that has more of the text to read than this passes over the rest, where guessing has yet to prove its worth.
+REACH = 64
+
 # Costs are measured for texts up to these lengths; attention's share of a forward grows with the text.
 _LENGTHS = (512, 2048, 8192, 32768)
 
@@ -107,7 +110,8 @@ class Session:
             vocabulary = self.output_vocabulary("draft")
             if self._component("draft")["kind"] == "head":
                 return HeadDrafter(draft, target, sampler, vocabulary)
-            drafter = load(DRAFTERS[name])(draft, sampler, self.spec.vocab_size, vocabulary)
+            reach = REACH if self.options.gamma == "auto" else None
+            drafter = load(DRAFTERS[name])(draft, sampler, self.spec.vocab_size, vocabulary, reach)
         elif name == "sparse":
             window = self._policy(self.spec, self.options.own_window, total_tokens)
             drafter = load(DRAFTERS[name])(target, window, self.most_guesses(total_tokens), sampler)

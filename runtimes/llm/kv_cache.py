@@ -132,6 +132,10 @@ class KVCache:
         self.positions[:, :, slots] = positions
         self.length, self.next_position, self.pending = min(end, budget), end, 0
 
+    def skip(self, count: int) -> None:
+        """Pass over the next ``count`` tokens without reading them, as if they had been evicted at once."""
+        self.next_position += count
+
     def truncate(self, length: int) -> None:
         """Forget all tokens from position ``length`` on.
 

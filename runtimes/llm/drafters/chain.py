@@ -24,7 +24,7 @@ class Source:
     Attributes:
         name, free: of the drafter.
         evidence: how much speaks for its first guess.
-        behind: tokens of the text that came since it was last asked, which it may have to read first.
+        behind: tokens of the text that came since it was last asked, which it is to read first.
     """
 
     name: str
@@ -68,7 +68,8 @@ class Chain:
         for name, drafter in list(self._drafters.items()):
             evidence = self._guarded(name, lambda drafter=drafter: drafter.evidence(text), None)
             if evidence is not None:
-                found.append(Source(name, evidence, drafter.free, len(text) - self._read[name]))
+                behind = len(text) - self._read[name]
+                found.append(Source(name, evidence, drafter.free, min(behind, drafter.reach or behind)))
         return found
 
     def propose(self, source: Source, text: Sequence[int], count: int, limit_ns: float) -> Draft:

@@ -30,11 +30,13 @@ class Drafter(ABC):
     Attributes:
         name: what the user types; figures are kept by it.
         free: whether guesses cost next to nothing to make.
+        reach: tokens that it reads at most before it guesses; None for all that it has not read.
         kv_bytes: bytes of keys and values that the drafter itself holds.
     """
 
     name: ClassVar[str] = "drafter"
     free: ClassVar[bool] = False
+    reach: int | None = None
     kv_bytes: int = 0
 
     def evidence(self, text: Sequence[int]) -> int | None:

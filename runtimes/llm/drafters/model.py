@@ -22,11 +22,17 @@ class ModelDrafter(Drafter):
     name: ClassVar[str] = "model"
 
     def __init__(
-        self, draft: CachedDecoder, sampler: Sampler, vocab_size: int, vocabulary: OutputVocabulary | None = None
+        self,
+        draft: CachedDecoder,
+        sampler: Sampler,
+        vocab_size: int,
+        vocabulary: OutputVocabulary | None = None,
+        reach: int | None = None,
     ) -> None:
         """``sampler`` is the target's, so that q is transformed as p is; ``vocab_size`` is the target's too.
 
         ``vocabulary`` belongs to a draft whose head is trimmed: tokens that it cannot guess have probability 0 in q.
+        Of text that was added since the last draft, no more than the last ``reach`` tokens are read.
         """
         self.draft = draft
         self.kv_bytes = draft.cache.nbytes
@@ -34,6 +40,7 @@ class ModelDrafter(Drafter):
         # Models of one family pad their vocabularies differently; ids beyond the target's are never proposed.
         self._vocab_size = min(vocab_size, draft.decoder.spec.vocab_size)
         self.vocabulary = vocabulary
+        self.reach = reach
         self._guessed: list[int] = []
 
     def propose(self, text: Sequence[int], count: int) -> Draft:
@@ -64,7 +71,10 @@ class ModelDrafter(Drafter):
     def _catch_up(self, text: Sequence[int]) -> np.ndarray:
         """Feed what the text has more than the draft's cache; logits ``[V]`` after its last token."""
         self._commit_accepted(text)
-        return self.draft.prefill(text[self.draft.cache.next_position :])
+        cache = self.draft.cache
+        if self.reach is not None:
+            cache.skip(max(0, len(text) - cache.next_position - self.reach))
+        return self.draft.prefill(text[cache.next_position :])
 
     def _follow(self, guess: int) -> np.ndarray:
         """Logits ``[V]`` after a guess."""

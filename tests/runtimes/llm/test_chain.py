@@ -174,8 +174,9 @@ def test_sources_come_in_order_with_what_they_have_not_read() -> None:
     ]
     chain.propose(chain.sources(text)[1], text, 1, limit_ns=1e9)
     assert [source.behind for source in chain.sources([*text, 9])] == [1], "nothing follows 2, 9"
+    chain._drafters["bad"].reach = 4
     chain.reset()
-    assert [source.behind for source in chain.sources([*text, 9])] == [7]
+    assert [source.behind for source in chain.sources([*text, 9])] == [4]
 
 
 def test_tokens_of_any_integer_type_become_plain_ones() -> None:

@@ -105,14 +105,15 @@ def make_drafter(kind: str, cached: Callable[..., Any], architecture: str, expec
     policy = Window(24) if kind == "window_model" else H2O(24) if kind == "h2o_model" else None
     changes = {"seed": 1} if kind == "other_model" else {}
     draft = cached(architecture, policy, **changes)
-    return ModelDrafter(draft, GREEDY, draft.decoder.spec.vocab_size)
+    reach = 5 if kind == "short_model" else None
+    return ModelDrafter(draft, GREEDY, draft.decoder.spec.vocab_size, reach=reach)
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     prompt=st.lists(st.integers(0, 299), min_size=1, max_size=40),
     gamma=st.integers(1, 8),
-    kind=st.sampled_from(["lookup", "oracle", "same_model", "other_model", "window_model", "h2o_model"]),
+    kind=st.sampled_from(["lookup", "oracle", "same_model", "other_model", "window_model", "h2o_model", "short_model"]),
     seed=st.integers(0, 1000),
 )
 def test_greedy_text_equals_plain_greedy_text(
@@ -313,6 +314,19 @@ def test_sampled_speculation_with_a_model_follows_the_target(cached: Callable[..
     wanted = np.append(expected[possible], expected[~possible].sum()) * trials
     keep = wanted > 0
     assert chisquare(observed[keep], wanted[keep]).pvalue > 1e-4
+
+
+def test_a_draft_with_a_reach_reads_no_more_and_guesses_on(cached: Callable[..., Any]) -> None:
+    """Rows keep their true positions: the draft sees the end of the text as if all before it had been evicted."""
+    text = np.random.default_rng(2).integers(0, 300, 60).tolist()
+    draft = cached("llama")
+    drafter = ModelDrafter(draft, GREEDY, 300, reach=9)
+    guess = drafter.propose(text, 1).tokens
+    assert (draft.cache.length, draft.cache.next_position) == (9, 60)
+    assert draft.cache.positions[0, 0, :9].tolist() == list(range(51, 60))
+    assert guess == [int(np.argmax(cached("llama").prefill(text[51:])[:300]))], "only distances count in RoPE"
+    drafter.propose([*text, *guess, 5], 1)
+    assert (draft.cache.length, draft.cache.next_position) == (11, 62)
 
 
 def test_a_stop_token_inside_the_guesses_ends_the_text(cached: Callable[..., Any]) -> None:
