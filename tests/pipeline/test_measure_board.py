@@ -208,6 +208,30 @@ def test_a_user_measures_an_emulated_board(edgepipe: Any, bundle: Path) -> None:
 
 
 @needs_tools
+@pytest.mark.slow
+@pytest.mark.parametrize("board", ["mps2-an500", "mps3-an547"])
+@pytest.mark.parametrize(
+    ("options", "ends"),
+    [
+        ({"sram": "15K"}, ["patch 0,0", "tail"]),
+        ({"sram": "15K", "mode": "resident"}, ["all patches", "tail"]),
+        ({}, ["image", "image"]),
+    ],
+)
+def test_other_cores_and_modes(
+    tiny_vision: Path, tmp_path: Path, board: str, options: dict[str, Any], ends: list[str]
+) -> None:
+    recipe = VisionRecipe(str(tiny_vision), formats=("tflite", "firmware"), board=board, **options)
+    report = measure_board(export(Recipe(vision=recipe), tmp_path / "bundle").folder, f"qemu:{board}")
+    assert report["status"] == "emulated", report["gates"]
+    assert {gate["gate"]: gate["outcome"] for gate in report["gates"] if gate["outcome"] != "passed"} == {
+        "clock": "unknown"
+    }
+    names = [step["step"] for step in report["board"]["steps"]]
+    assert [names[0], names[-1]] == ends
+
+
+@needs_tools
 def test_too_few_samples_are_exit_code_5(edgepipe: Any, bundle: Path) -> None:
     code, _, err = edgepipe(bundle, "--device", "qemu:netduinoplus2", "--repeats", 1)
     assert code == 5
