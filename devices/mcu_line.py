@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections import deque
 from collections.abc import Callable
@@ -93,9 +95,11 @@ class McuLine:
         self._received: deque[Frame] = deque()
         self._failures = (serial.SerialException, OSError)
         try:
-            self._serial: Any = serial.serial_for_url(port, baudrate=baud, timeout=_POLL_S, write_timeout=silence_s)
-        except (*self._failures, ValueError) as error:
-            raise DeviceUnreachable(f"{port} cannot be opened ({_reason(error)}): {_ports_hint()}") from error
+            self._serial: Any = serial.serial_for_url(
+                port, baudrate=baud, timeout=_POLL_S, write_timeout=silence_s, exclusive=True
+            )
+        except (*self._failures, ValueError, OverflowError) as error:
+            raise DeviceUnreachable(f"{port} cannot be opened ({_reason(error)}): {_advice(port, error)}") from error
 
     def close(self) -> None:
         """Close the line."""
@@ -149,10 +153,12 @@ class McuLine:
             else:
                 wait_s = min(2 * wait_s, self.answer_s)
             if monotonic() - heard > self.silence_s:
-                raise DeviceUnreachable(
-                    f"{self.port} does not answer at {self.baud} baud: see that the board is on, that its baud rate is "
-                    f"this one and that it runs the bundle's firmware"
-                )
+                break
+        if failures < self.most_tries or not self._has_answered:
+            raise DeviceUnreachable(
+                f"{self.port} does not answer at {self.baud} baud: see that the board is on, that its baud rate is "
+                f"this one and that it runs the bundle's firmware"
+            )
         raise DeviceUnreachable(
             f"{self.port} is a bad line: a request failed {self.most_tries} times, {self.statistics.frames_damaged} "
             f"frames came damaged; take a lower --baud or a shorter cable"
@@ -206,13 +212,28 @@ class McuLine:
 
 def _reason(error: Exception) -> str:
     """What the system said, out of what pyserial has wrapped around it."""
-    said = re.findall(r"\[Errno \d+\] ([^:'\[]+)", str(error))
-    return str(said[-1]) if said else str(error).strip().partition("\n")[0]
+    said = re.findall(r"\[Errno -?\d+\] ([^:'\[]+)|\(\d+, '([^']+)'\)", str(error))
+    return next(filter(None, said[-1])) if said else str(error).strip().partition("\n")[0].partition(" (")[0]
 
 
-def _ports_hint() -> str:
-    """Which serial ports there are."""
+def _advice(port: str, error: Exception) -> str:
+    """What to do about a port that cannot be opened."""
     from serial.tools import list_ports
 
+    number = getattr(error, "errno", None)
+    if number in (errno.EAGAIN, errno.EBUSY):
+        return "another program uses it, close that"
+    if number == errno.EACCES:
+        return f"sudo usermod -aG {_group(port)} $USER, then log in again"
     found = sorted(port.device for port in list_ports.comports())
     return f"the ports here are {', '.join(found)}" if found else "no serial port is here, plug the board in"
+
+
+def _group(port: str) -> str:
+    """Whose members may use a serial port."""
+    try:
+        import grp
+
+        return grp.getgrgid(os.stat(port).st_gid).gr_name
+    except (ImportError, KeyError, OSError):  # Windows; a group without a name; a port that is gone
+        return "dialout"

@@ -32,6 +32,9 @@ SLOWNESS = 12.0
 # A process that breaks a connection by ending has ended so soon after.
 _GRACE_S = 0.5
 
+# Kill, terminate, interrupt: what comes from outside. Windows does not name them all.
+_FROM_OUTSIDE = (9, 15, 2)
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -91,6 +94,8 @@ class Emulator:
         _, said = self._process.communicate()
         if ended and isinstance(error, DeviceUnreachable):
             lines = [line for line in said.decode(errors="replace").splitlines() if line and " info: " not in line]
+            if -self._process.returncode in _FROM_OUTSIDE:
+                raise DeviceUnreachable(f"something has ended {QEMU}: run again") from error
             reason = lines[0] if lines else f"code {self._process.returncode}"
             raise DeviceUnreachable(f"{QEMU} has ended ({reason}): see that it emulates {self.board.qemu}") from error
 

@@ -178,10 +178,9 @@ class FakeBoard:
             assert process.stdout is not None
             said = os.read(process.stdout.fileno(), 4096)
             if not said:
-                if self.process is process and process.poll() is not None:
-                    time.sleep(0.01)
-                    if self.process is process:
-                        return
+                if client.fileno() < 0:  # unplugged
+                    return
+                time.sleep(0.01)  # it is being reset
                 continue
             try:
                 client.sendall(self.to_host(said))
