@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +22,7 @@ from edgepipe.exporters.vision.receptive_field import split_points
 from edgepipe.exporters.vision.search import RESERVE_BYTES, MemoryPlan, kib
 from edgepipe.exporters.vision.source import VisionSource, open_vision
 from edgepipe.exporters.vision.split_arena import SplitArena
+from edgepipe.lazy import load
 from edgepipe.pipeline.bundle import sha256
 from edgepipe.pipeline.bundle_writer import BundleDraft
 from edgepipe.pipeline.tflite_micro import plan_tflite_micro
@@ -30,7 +31,9 @@ from edgepipe.pipeline.vision_accuracy import accuracy_note, check_accuracy
 from edgepipe.pipeline.vision_plan import choose_plan, device_plan
 from edgepipe.pipeline.vision_recipe import VisionRecipe
 from edgepipe.pipeline.vision_reference import write_reference
-from edgepipe.runtimes.vision.engine import SPLIT, TAIL, WHOLE
+from edgepipe.pipeline.vision_session import ENGINE_OF
+from edgepipe.runtimes.vision.engine import SPLIT, TAIL, WHOLE, Engine
+from edgepipe.runtimes.vision.engines import ENGINES
 from edgepipe.runtimes.vision.engines.litert import FILES, STREAMED, LiteRTEngine
 from edgepipe.runtimes.vision.plan import write_plan
 
@@ -83,8 +86,9 @@ def export_vision(recipe: VisionRecipe, draft: BundleDraft, check: bool, progres
     images = probe_images(source, plan)
     if check:
         progress(0.8, "validate")
-        with _reference(source.graph, model, tflite_micro.drop_in, folder) as reference:
-            found = validate_vision(reference, folder, plan, images, engines, is_trained=source.is_trained)
+        stages_at_once = _stages(model, engines)
+        with _reference(source.graph, model, tflite_micro.drop_in, folder) as reference, stages_at_once as stages:
+            found = validate_vision(reference, folder, plan, images, engines, stages, is_trained=source.is_trained)
             if source.held_out is not None:
                 found["accuracy"] = check_accuracy(reference, plan, source.held_out)
                 notes.append(accuracy_note(found["accuracy"]))
@@ -174,6 +178,18 @@ def _reference(graph: Graph, model: SplitModel | None, drop_in: DropIn | None, f
         if drop_in is not None:
             write_drop_in(drop_in, Path(other) / "tflite")
         yield LiteRTEngine(Path(other), exact=True)
+
+
+@contextmanager
+def _stages(model: SplitModel | None, formats: Sequence[str]) -> Iterator[dict[str, Engine]]:
+    """For each format but TFLite, an engine whose whole model is what the tiles compute, for the image at once."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, stages = Path(temporary), {}
+        for name in formats:
+            if name != "tflite" and model is not None:
+                WRITERS[name](model.stage, None, folder / name)
+                stages[name] = load(ENGINES[ENGINE_OF[name]])(folder)
+        yield stages
 
 
 WRITERS: Mapping[str, Callable[[Graph, SplitModel | None, Path], dict[str, Path]]] = {

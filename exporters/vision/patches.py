@@ -6,7 +6,7 @@ field, so that windows overlap by a halo.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from edgepipe.exporters.vision.graph import Graph
@@ -93,6 +93,12 @@ class SplitModel:
     tiles: tuple[Tile, ...]
     tile_graphs: dict[str, Graph]
     tail: Graph
+
+    @property
+    def stage(self) -> Graph:
+        """What the tiles compute together, for the image at once: the whole model up to the split."""
+        nodes = self.whole.nodes[: self.plan.split]
+        return replace(self.whole, nodes=nodes, outputs=(nodes[-1].output,))
 
 
 def tile_bounds(size: int, parts: int) -> list[Span]:

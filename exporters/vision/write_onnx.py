@@ -227,7 +227,7 @@ def _first_rounding(qdq: QdqGraph, node: Node, scales: np.ndarray) -> np.ndarray
     """
     output = qdq.graph.tensors[node.output]
     quantization = quantization_of(output)
-    if isinstance(node.operator, FullyConnected):  # LiteRT rounds once there
+    if not isinstance(node.operator, Window):  # LiteRT rounds once where all is connected
         return np.zeros((), np.int32)
     lowest, _ = activation_range(node.operator.activation, quantization, output.dtype)
     rounds_twice = scales / quantization.scale < 0.5
