@@ -14,9 +14,10 @@ import pytest
 
 from edgepipe.exporters.vision import kernels
 from edgepipe.exporters.vision.arena import plan_arena
+from edgepipe.exporters.vision.call_list import Argument, call_list
 from edgepipe.exporters.vision.graph import Graph
 from edgepipe.exporters.vision.in_place import line_buffer_bytes, may_overwrite
-from edgepipe.exporters.vision.kernel_parameters import kernel_calls, residual_parameters
+from edgepipe.exporters.vision.kernel_parameters import kernel_calls
 
 # By the numbers that driver.c has for them.
 KERNELS = (
@@ -152,35 +153,14 @@ def node_calls(graph: Graph, inputs: Sequence[np.ndarray], in_place: int | None)
 def arena_calls(graph: Graph) -> Iterator[Call]:
     """Calls for a whole graph, all in the planner's one arena: their first block, which the caller fills in."""
     arena = plan_arena(graph)
-    places = arena.tensors
-    convolutions = {conv: add for add, conv in arena.fused.items()}
-    for position, node in enumerate(graph.nodes):
-        if position in convolutions:
-            continue
-        convolution, residual = node, None
-        if position in arena.fused:
-            convolution = graph.nodes[arena.fused[position]]
-            residual = residual_parameters(graph, convolution, node)
-        constants: list[np.ndarray] = []
+    for call in call_list(graph, arena):
+        blocks = [np.zeros(arena.nbytes, np.int8)]
 
-        def place(index: int, constants: list[np.ndarray] = constants) -> tuple[int, int]:
-            data = graph.tensors[index].data
-            if data is None:
-                return 0, places[index]
-            constants.append(data.reshape(-1).view(np.int8))
-            return len(constants), 0
+        def place(argument: Argument, blocks: list[np.ndarray] = blocks) -> tuple[int, int] | None:
+            if not isinstance(argument, np.ndarray):
+                return None if argument is None else (0, argument)
+            blocks.append(argument.reshape(-1).view(np.int8))
+            return len(blocks) - 1, 0
 
-        for number, kernel in enumerate(kernel_calls(graph, convolution)):
-            arguments: list[tuple[int, int] | None] = []
-            if isinstance(kernel, (kernels.Add, kernels.Mul)):
-                arguments += map(place, node.inputs)
-            else:
-                arguments.append(place(convolution.inputs[number if len(node.inputs) > 1 else 0]))
-            if isinstance(kernel, WITH_RESIDUAL):
-                other = next((index for index in node.inputs if residual and index != convolution.output), None)
-                arguments.append(None if other is None else place(other))
-            if isinstance(kernel, WITH_LINE_BUFFER):
-                scratch = arena.scratch.get(position)
-                arguments.append(None if scratch is None else (0, scratch))
-            arguments.append((0, places[node.output]))
-            yield Call(kernel, [np.zeros(arena.nbytes, np.int8), *constants], arguments, residual)
+        arguments = [*call.inputs, *[call.added] * call.takes_residual, *[call.line_buffer] * call.takes_line_buffer]
+        yield Call(call.kernel, blocks, [place(argument) for argument in (*arguments, call.output)], call.residual)
