@@ -8,8 +8,6 @@ from typing import Any
 
 import click
 
-from edgepipe.errors import RecipeError
-
 FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -91,8 +89,6 @@ def command(
     from edgepipe.pipeline.distill import Distillation, distill
     from edgepipe.pipeline.progress import progress
 
-    if seed < 0:
-        raise RecipeError(f"seed is {seed}: expected 0 or more")
     recipe = Distillation(
         target,
         revision,

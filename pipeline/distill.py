@@ -75,16 +75,16 @@ class Distillation:
     def __post_init__(self) -> None:
         if self.prompts and self.text:
             raise RecipeError("both prompts and a text are given: leave one of them out")
-        for name, fits, expected in (
-            ("output_vocab_size", self.output_vocab_size >= 1, "1 or more"),
-            ("temperatures", self.temperatures and min(self.temperatures) >= 0, "one or more, none below 0"),
-            ("sample_tokens", self.sample_tokens >= 1, "1 or more"),
-            ("passes", self.training.passes > 0, "more than 0"),
-            ("minutes", self.training.minutes is None or self.training.minutes > 0, "more than 0"),
-            ("threads", self.threads >= 1, "1 or more"),
+        for name, value, fits, expected in (
+            ("output_vocab_size", self.output_vocab_size, self.output_vocab_size >= 1, "1 or more"),
+            ("temperatures", self.temperatures, min(self.temperatures, default=-1) >= 0, "some, none below 0"),
+            ("sample_tokens", self.sample_tokens, self.sample_tokens >= 1, "1 or more"),
+            ("passes", self.training.passes, self.training.passes > 0, "more than 0"),
+            ("minutes", self.training.minutes, (self.training.minutes or 1) > 0, "more than 0"),
+            ("seed", self.seed, self.seed >= 0, "0 or more"),
+            ("threads", self.threads, self.threads >= 1, "1 or more"),
         ):
             if not fits:
-                value = getattr(self, name, None) or getattr(self.training, name, None)
                 raise RecipeError(f"{name} is {value}: expected {expected}")
 
 

@@ -1,0 +1,189 @@
+"""`edgepipe distill`: a draft that export takes, the same for the same seed, and never half a one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from edgepipe.errors import BundleError, EdgepipeError, RecipeError
+from edgepipe.exporters.llm.distill.training import TrainingSettings
+from edgepipe.exporters.llm.draft_folder import read_draft
+from edgepipe.exporters.llm.recipe import DecoderRecipe
+from edgepipe.exporters.sources import open_source
+from edgepipe.pipeline.cli_distill import command
+from edgepipe.pipeline.decode_options import DecodeOptions
+from edgepipe.pipeline.distill import Distillation, distill
+from edgepipe.pipeline.export import export
+from edgepipe.pipeline.recipe import Recipe
+from edgepipe.pipeline.run import run
+
+FILES = ["README.md", "config.json", "model.safetensors"]
+
+
+@pytest.fixture
+def recipe(tiny_model: Callable[..., Path]) -> Distillation:
+    """A tiny one: some seconds."""
+    return Distillation(
+        target=str(tiny_model("llama")),
+        layers=(1,),
+        output_vocab_size=120,
+        sample_tokens=100,
+        max_answer=8,
+        shard_size=6,
+        held_out=4,
+        training=TrainingSettings(passes=2, batch_tokens=200),
+    )
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_a_draft_is_what_export_and_run_take(recipe: Distillation, tmp_path: Path) -> None:
+    draft = tmp_path / "draft"
+    facts = distill(recipe, draft, tmp_path / "work")
+    assert sorted(contents(draft)) == FILES
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["draft", "work"]
+
+    found = read_draft(draft)
+    assert (found.kind, found.target) == ("decoder", recipe.target)
+    assert found.shapes["lm_head.weight"] == (120, 64)
+    assert 0 <= facts["acceptance"]["greedy"] <= 1
+    card = (draft / "README.md").read_text()
+    assert f"| held-out greedy acceptance | {facts['acceptance']['greedy']:.3f}" in card
+
+    pair = Recipe(
+        target=DecoderRecipe(recipe.target, precision="fp32"),
+        draft=DecoderRecipe(str(draft), precision="fp32"),
+        validate=False,
+    )
+    export(pair, tmp_path / "bundle")
+    plain, speculative = (
+        run(tmp_path / "bundle", "The quick", DecodeOptions(drafter=drafter), max_new_tokens=20)
+        for drafter in ("none", "model")
+    )
+    assert speculative.text == plain.text
+
+
+def test_a_seed_gives_one_draft(recipe: Distillation, tmp_path: Path) -> None:
+    drafts = []
+    for name, seed in (("one", 0), ("other", 0), ("another", 1)):
+        training = replace(recipe.training, seed=seed)
+        distill(replace(recipe, seed=seed, training=training), tmp_path / name, tmp_path / f"{name}.work")
+        drafts.append((tmp_path / name / "model.safetensors").read_bytes())
+    assert drafts[0] == drafts[1] != drafts[2]
+
+
+def test_the_draft_starts_from_the_chosen_layers(recipe: Distillation, tmp_path: Path) -> None:
+    """So few steps, so small, that the weights are still those of the layer, rounded to int8."""
+    training = TrainingSettings(passes=0.001, rate=1e-9)
+    for layer in (0, 1):
+        folder = tmp_path / f"draft{layer}"
+        distill(replace(recipe, layers=(layer,), training=training), folder, tmp_path / f"work{layer}")
+        found = read_draft(folder).tensor("model.layers.0.mlp.down_proj.weight")
+        expected = open_source(recipe.target).tensor(f"model.layers.{layer}.mlp.down_proj.weight")
+        np.testing.assert_allclose(found, expected, atol=np.abs(expected).max() / 127)
+
+
+def test_a_domain_text_is_continued_without_a_chat(recipe: Distillation, tmp_path: Path) -> None:
+    text = tmp_path / "manual.txt"
+    text.write_text(" ".join(f"Turn screw {number} by {number % 7} turns." for number in range(200)))
+    facts = distill(replace(recipe, text=text), tmp_path / "draft", tmp_path / "work")
+    assert facts["prompts"].startswith("manual.txt sha256:")
+
+
+def test_a_draft_that_is_there_is_left_alone(recipe: Distillation, tmp_path: Path) -> None:
+    (tmp_path / "draft").mkdir()
+    (tmp_path / "draft" / "mine.txt").write_text("mine")
+    with pytest.raises(BundleError, match="draft exists: give the name of a new folder"):
+        distill(recipe, tmp_path / "draft", tmp_path / "work")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["draft"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layers": (0, 7)}, "layers is 0,7: expected layers of the target, 0 to 1"),
+        ({"layers": (1, 0)}, "ascending"),
+        ({"target": "./nothing"}, "does not exist"),
+    ],
+)
+def test_what_cannot_be_distilled_is_said_at_once(
+    recipe: Distillation, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(EdgepipeError, match=message):
+        distill(replace(recipe, **options), tmp_path / "draft", tmp_path / "work")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"output_vocab_size": 0}, "output_vocab_size is 0: expected 1 or more"),
+        ({"temperatures": ()}, "temperatures"),
+        ({"temperatures": (-1.0,)}, "temperatures"),
+        ({"sample_tokens": 0}, "sample_tokens is 0"),
+        ({"training": TrainingSettings(passes=0)}, "passes is 0"),
+        ({"training": TrainingSettings(minutes=-1)}, "minutes is -1"),
+        ({"prompts": Path("a"), "text": Path("b")}, "both"),
+    ],
+)
+def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        Distillation("model", **options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["model"], "Missing option '--output'"),
+        (["model", "-o", "draft", "--layers", "first"], "'first' is not a list of numbers, as in 0,29"),
+        (["model", "-o", "draft", "--temperatures", "0,warm"], "as in 0,0.7"),
+    ],
+)
+def test_usage_errors_are_one_line(arguments: list[str], message: str) -> None:
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code == 2
+    assert message in done.output
+
+
+@pytest.mark.slow
+def test_a_killed_run_leaves_nothing_and_goes_on_to_the_same_draft(
+    tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    """SIGKILL while sampling and while training, then to the end; compared with a run that was left alone."""
+    options = ["--samples", "6000", "--passes", "3", "--vocabulary", "150", "--threads", "1", "--json"]
+
+    def start(name: str) -> subprocess.Popen[bytes]:
+        arguments = ["distill", str(tiny_model("llama")), "-o", str(tmp_path / name), *options]
+        return subprocess.Popen([sys.executable, "-m", "edgepipe", *arguments], stdout=subprocess.PIPE)
+
+    whole = start("whole")
+    out, _ = whole.communicate()
+    assert whole.returncode == 0
+    assert json.loads(out)["kind"] == "decoder"
+
+    work = tmp_path / "killed.work"
+    for sign in (work / "samples" / "held-out.npz", work / "samples" / "00000.npz"):
+        process = start("killed")
+        while not sign.exists():
+            time.sleep(0.02)
+            assert process.poll() is None
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert not (tmp_path / "killed").exists()
+    assert start("killed").wait() == 0
+    name = "model.safetensors"
+    assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
