@@ -290,6 +290,12 @@ def small_vision(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_vision(tmp_path_factory.mktemp("small_vision") / "small.tflite", 48, 40)
 
 
+@pytest.fixture(scope="session")
+def large_vision(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same network for 160x160x3 images: 400 KiB of activations."""
+    return write_tiny_vision(tmp_path_factory.mktemp("large_vision") / "large.tflite", 160, 160)
+
+
 def write_tiny_vision(path: Path, rows: int, columns: int) -> Path:
     """See `tiny_vision`."""
     pytest.importorskip("ai_edge_litert")
