@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from edgepipe.exporters.vision.write_tflite import write_tflite
 Model = Callable[[np.ndarray], np.ndarray]
 # Graphs, the first of them the main one → each of them, ready to run.
 Engine = Callable[[Mapping[str, Graph]], dict[str, Model]]
+
+# Rows and columns: square and not, even and not, one row of tiles, tiles of one row.
+GRIDS = ((2, 2), (3, 3), (4, 4), (5, 3), (1, 4), (7, 1), (100, 1))
 
 
 @pytest.fixture(params=["tflm", "builtin_ref"])
@@ -67,6 +71,20 @@ def plans_on_grids() -> Callable[..., list[PatchPlan]]:
             _, height, width, _ = graph.tensors[graph.nodes[point - 1].output].shape
             plans |= {PatchPlan(point, min(rows, height), min(columns, width)): None for rows, columns in grids}
         return list(plans)
+
+    return draw
+
+
+@pytest.fixture(scope="session")
+def plans_in_rotation() -> Callable[[Graph], list[PatchPlan]]:
+    """``plans_in_rotation(graph)`` → one for each split, on grids in rotation, cut down to the output's size."""
+
+    def draw(graph: Graph) -> list[PatchPlan]:
+        plans = []
+        for point, (rows, columns) in zip(split_points(graph), itertools.cycle(GRIDS), strict=False):
+            _, height, width, _ = graph.tensors[graph.nodes[point - 1].output].shape
+            plans.append(PatchPlan(point, min(rows, height), min(columns, width)))
+        return plans
 
     return draw
 

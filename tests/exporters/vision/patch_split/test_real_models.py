@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,28 +14,16 @@ import pytest
 from edgepipe.exporters.vision.graph import Graph
 from edgepipe.exporters.vision.patches import PatchPlan
 from edgepipe.exporters.vision.read_tflite import read_tflite
-from edgepipe.exporters.vision.receptive_field import split_points
 from edgepipe.exporters.vision.source import VisionSource
 
-# Rows and columns: square and not, even and not, one row of tiles, tiles of one row.
-GRIDS = ((2, 2), (3, 3), (4, 4), (5, 3), (1, 4), (7, 1), (100, 1))
-
 pytestmark = pytest.mark.slow
-
-
-def plans_in_rotation(graph: Graph) -> list[PatchPlan]:
-    """One for each split, its grid cut down to the output's."""
-    plans = []
-    for point, (rows, columns) in zip(split_points(graph), itertools.cycle(GRIDS), strict=False):
-        _, height, width, _ = graph.tensors[graph.nodes[point - 1].output].shape
-        plans.append(PatchPlan(point, min(rows, height), min(columns, width)))
-    return plans
 
 
 @pytest.mark.parametrize("name", ["vww_96_int8", "resnet8_cifar10_int8"])
 def test_mlperf_tiny_models_split_exactly(
     assert_exact: Callable[..., None],
     random_images: Callable[..., list[np.ndarray]],
+    plans_in_rotation: Callable[[Graph], list[PatchPlan]],
     data_folder: Path,
     name: str,
 ) -> None:
@@ -61,6 +48,7 @@ def test_mlperf_tiny_models_split_exactly(
 def test_built_in_models_split_exactly(
     assert_exact: Callable[..., None],
     random_images: Callable[..., list[np.ndarray]],
+    plans_in_rotation: Callable[[Graph], list[PatchPlan]],
     built_in: Callable[[str], VisionSource],
     reference: str,
 ) -> None:
