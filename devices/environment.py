@@ -42,7 +42,7 @@ def install(
         wheels: a folder that pip takes instead of an index.
 
     Raises:
-        DeviceError: pip or venv failed; the environment is removed.
+        DeviceError: pip or venv failed; the environment is as before, or removed if it was not finished.
     """
     with locked(root):
         stamp = read_stamp(root)
@@ -68,18 +68,25 @@ def install(
                 _run([*pip, *pure, *index, *missing])
             _run([*pip, "--no-deps", "--no-index", "--force-reinstall", str(wheel)])
         except subprocess.CalledProcessError as error:
-            shutil.rmtree(venv, ignore_errors=True)
+            if stamp is None:
+                shutil.rmtree(venv, ignore_errors=True)
+            elif error.returncode > 0:  # pip has undone what it began
+                _write_stamp(root, stamp)
             raise DeviceError(_failure(error, root)) from None
-        content = {
+        stamp = {
             "wheel": wheel_hash,
             "version": version,
             "requirements": sorted(present | set(requirements)),
             "system_packages": system_packages,
         }
-        partial = venv / ".edgepipe.json"
-        partial.write_text(json.dumps(content))
-        os.replace(partial, root / STAMP)
+        _write_stamp(root, stamp)
         return True
+
+
+def _write_stamp(root: Path, stamp: dict[str, Any]) -> None:
+    partial = root / f"{STAMP}.partial"
+    partial.write_text(json.dumps(stamp))
+    os.replace(partial, root / STAMP)
 
 
 def _run(command: list[Any]) -> None:
@@ -101,10 +108,12 @@ def _failure(error: subprocess.CalledProcessError, root: Path) -> str:
     """One line of what went wrong."""
     said = f"{error.stdout}\n{error.stderr}"
     if "No space left on device" in said or "Disk quota exceeded" in said:
-        return f"the disk is full: installing stopped, and was undone, with {free_bytes(root) / 1e6:.0f} MB free now"
+        return f"the disk is full: installing stopped with {free_bytes(root) / 1e6:.0f} MB free now"
     lines = [line.removeprefix("ERROR: ") for line in said.splitlines() if line.startswith("ERROR: ")]
-    what = "pip" if "pip" in error.cmd else "venv"
-    return f"{what} failed: {lines[-1] if lines else ' '.join(said.split())[-300:] or f'exit code {error.returncode}'}"
+    reason = lines[-1] if lines else " ".join(said.split())[-300:] or f"exit code {error.returncode}"
+    if "pip" not in error.cmd:
+        return f"no environment can be made there: {reason}"
+    return f"pip failed: {reason}; without an index there, `pip download` wheels for it here and give --wheels FOLDER"
 
 
 def main() -> int:

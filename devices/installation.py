@@ -94,15 +94,16 @@ def facts(root: Path, bundle: str) -> dict[str, Any]:
         bundle: the name of the bundle.
 
     Returns:
-        ``architecture``, ``bits`` (of Python: a 32-bit one may stand on a 64-bit kernel), ``libc``, ``platform``,
-        ``python``, ``memory_bytes`` and ``memory_available_bytes`` (may be None), ``free_bytes`` of the disk,
-        ``makes_environments``, ``stamp`` (what is installed, or None), ``bundle_sums`` (SHA256SUMS of the bundle that
-        is there, or None), ``incoming_bytes`` of one that has not all arrived.
+        ``root``, ``architecture``, ``bits`` (of Python: a 32-bit one may stand on a 64-bit kernel), ``libc``,
+        ``platform``, ``python``, ``memory_bytes`` and ``memory_available_bytes`` (may be None), ``free_bytes`` of the
+        disk, ``makes_environments``, ``stamp`` (what is installed, or None), ``bundle_sums`` (SHA256SUMS of the bundle
+        that is there, or None), ``incoming_bytes`` of one that has not all arrived.
     """
     known, now = device_facts(), device_conditions()
     sums = Path(bundle_folder(str(root), bundle)) / "SHA256SUMS"
     incoming = Path(incoming_folder(str(root), bundle))
     return {
+        "root": str(root),
         "architecture": platform.machine(),
         "bits": 8 * struct.calcsize("P"),
         "libc": platform.libc_ver()[0],

@@ -89,7 +89,9 @@ class Ssh(Device):
 
     def _ssh(self, options: dict[str, object]) -> list[str]:
         port = ["-p", str(self.port)] if self.port else []
-        shared = {"ControlPath": f"{self._folder}/link", "LogLevel": "ERROR", **options}
+        # What a user's configuration may ask for sessions of their own is not for ours.
+        ours = {"RemoteCommand": "none", "ClearAllForwardings": "yes", "LogLevel": "ERROR"}
+        shared = {"ControlPath": f"{self._folder}/link", **ours, **options}
         return ["ssh", *port, *(word for key, value in shared.items() for word in ("-o", f"{key}={value}"))]
 
 

@@ -151,7 +151,7 @@ def check(
     if not stamp or not set(requirements.values()) <= set(stamp["requirements"]):
         needed += room_for(requirements)
     if needed > facts["free_bytes"]:
-        raise DeviceError(f"{device}: {no_room(needed, facts['free_bytes'], f'~/{FOLDER}')}")
+        raise DeviceError(f"{device}: {no_room(needed, facts['free_bytes'], facts['root'])}")
     weights, memory = weights_bytes(bundle, engines), facts["memory_bytes"]
     if memory is not None and weights > memory:
         raise DeviceError(
@@ -222,9 +222,10 @@ class _Target:
         there = f"{self.root}/wheels"
         for wheel in sorted(wheels.glob("*.whl")):
             send(self.device, wheel, f"{there}/{wheel.name}")
-        changed = self.ask("install", request | {"wheels": there}, _INSTALL_S)["changed"]
-        run(self.device, f"rm -rf {shlex.quote(there)}")
-        return bool(changed)
+        try:
+            return bool(self.ask("install", request | {"wheels": there}, _INSTALL_S)["changed"])
+        finally:
+            run(self.device, f"rm -rf {shlex.quote(there)}")
 
     def copy(self, bundle: Bundle, name: str, tell: Progress) -> dict[str, Any]:
         """Send what is missing of a bundle; return what the receiver says of that."""

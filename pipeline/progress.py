@@ -27,9 +27,17 @@ def progress(description: str, log_seconds: float | None = None) -> Iterator[Pro
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[step]}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(description, total=1.0, step="")
-        yield lambda fraction, step: bar.update(task, completed=fraction, step=step)
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task(description, total=1.0, step="")
+
+    def show(fraction: float, step: str) -> None:
+        bar.start()  # not before: ssh may have a question first
+        bar.update(task, completed=fraction, step=step)
+
+    try:
+        yield show
+    finally:
+        bar.stop()
 
 
 def _silence(fraction: float, step: str) -> None:

@@ -80,7 +80,8 @@ class Receiver:
         """Read the rest of a file from ``source``.
 
         Raises:
-            DeviceError: the bytes end early, are not those of the file, or the disk is full.
+            SystemExit: the bytes end early.
+            DeviceError: they are not those of the file, or the disk is full.
         """
         partial, size = self._partial(name), self.wanted[name]["bytes"]
         try:
@@ -89,7 +90,8 @@ class Receiver:
                 while offset < size:
                     piece = _read(source, min(2**18, size - offset))
                     if not piece:
-                        raise DeviceError(f"the link broke at byte {offset} of {size} of {name}")
+                        # Nobody is there to be answered; what has come is kept.
+                        raise SystemExit(f"the link broke at byte {offset} of {size} of {name}")
                     view = memoryview(piece)
                     while view:
                         view = view[file.write(view) :]

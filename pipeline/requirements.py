@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from edgepipe.errors import BundleError, RecipeError
+from edgepipe.errors import BundleError, EdgepipeError, RecipeError
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.own_wheel import own_distribution
 from edgepipe.pipeline.vision_session import COMPONENT, ENGINE_OF
@@ -45,15 +45,20 @@ def requirements_for(bundle: Bundle, engines: list[str]) -> dict[str, str]:
     """What pip must install besides edgepipe's wheel: distribution -> requirement, as in ``{"numpy": "numpy>=1.26"}``.
 
     Raises:
-        EdgepipeError: edgepipe is not installed here, so that it is not known.
+        EdgepipeError: edgepipe is not installed here, or its metadata is of an older version.
     """
     base, extras = _declared()
     needed = {name: text for name, text in base.items() if name not in _DISTRIBUTIONS.values()}
-    for engine in engines:
-        name = _DISTRIBUTIONS[engine]
-        needed[name] = extras[_EXTRAS[engine]][name] if engine in _EXTRAS else base[name]
-    if COMPONENT in bundle.manifest["components"]:
-        needed |= extras["vision"]
+    try:
+        for engine in engines:
+            name = _DISTRIBUTIONS[engine]
+            needed[name] = extras[_EXTRAS[engine]][name] if engine in _EXTRAS else base[name]
+        if COMPONENT in bundle.manifest["components"]:
+            needed |= extras["vision"]
+    except KeyError as error:
+        raise EdgepipeError(
+            f"edgepipe's metadata here is older than its code, it has no {error}: pip install -e . in its clone"
+        ) from None
     return needed
 
 
@@ -66,7 +71,7 @@ def weights_bytes(bundle: Bundle, engines: list[str]) -> int:
     """Bytes of the decoders' weights that are in memory together."""
     total = 0
     for name, component in bundle.manifest["components"].items():
-        if component["kind"] == "decoder":
+        if component["kind"] != "vision":
             form = next(form for form in component["formats"] if ENGINE_OF.get(form) in engines)
             files: dict[str, Any] = bundle.manifest["files"]
             total += sum(entry["bytes"] for file, entry in files.items() if file.startswith(f"{name}/{form}/"))

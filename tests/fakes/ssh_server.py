@@ -1,0 +1,103 @@
+"""A real OpenSSH server of this machine, with keys, a port and a home of its own, and a client that knows it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+
+class SshServer:
+    """An sshd on 127.0.0.1. ``client`` is a folder for PATH, whose `ssh` has the key and knows the host ``pi``."""
+
+    def __init__(self, folder: Path, home: Path, path: str) -> None:
+        assert SSHD is not None
+        self.home, self.client = home, folder / "client"
+        for key in ("host", "user"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
+        shutil.copy(folder / "user.pub", folder / "authorized_keys")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        server = {
+            "Port": self.port,
+            "ListenAddress": "127.0.0.1",
+            "HostKey": folder / "host",
+            "AuthorizedKeysFile": folder / "authorized_keys",
+            "PidFile": "none",
+            "StrictModes": "no",
+            "UsePAM": "no",
+            "PasswordAuthentication": "no",
+            "SetEnv": f"HOME={home} PATH={path}",
+        }
+        (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in server.items()))
+        self.client.mkdir()
+        host = {
+            "HostName": "127.0.0.1",
+            "Port": self.port,
+            "IdentityFile": folder / "user",
+            "UserKnownHostsFile": folder / "known_hosts",
+            "StrictHostKeyChecking": "accept-new",
+        }
+        keys = "".join(f"    {key} {value}\n" for key, value in host.items())
+        (folder / "ssh_config").write_text(f"Host pi 127.0.0.1\n{keys}")
+        wrapper = self.client / "ssh"
+        wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder / "ssh_config"} "$@"\n')
+        wrapper.chmod(0o755)
+        if os.getuid() == 0:
+            Path("/run/sshd").mkdir(exist_ok=True)
+        self._process = subprocess.Popen([SSHD, "-D", "-f", folder / "sshd_config", "-E", folder / "log"])
+        self._frozen: list[int] = []
+        for _ in range(100):
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                break
+            except OSError:
+                time.sleep(0.1)
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """The environment of a workstation that reaches this server."""
+        return {**os.environ, "PATH": f"{self.client}:{os.environ['PATH']}", **more}
+
+    def processes(self, program: str, *words: str) -> list[int]:
+        """Processes of this machine whose program's name ends so, and whose command line has all of the words."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                command, *arguments = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            except OSError:
+                continue
+            name, _, title = command.partition(" ")  # a shared connection changes its title, to "ssh: /path [mux]"
+            line = " ".join([title, *arguments])
+            if name.rstrip(":").endswith(program) and all(word in line for word in words):
+                found.append(int(entry.name))
+        return found
+
+    def kill(self, program: str, *words: str) -> int:
+        """kill -9 those; how many there were."""
+        victims = self.processes(program, *words)
+        for victim in victims:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+        return len(victims)
+
+    def freeze(self) -> None:
+        """Let open connections go silent, as those of a phone that sleeps."""
+        for session in Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split():
+            os.kill(int(session), signal.SIGSTOP)
+            self._frozen.append(int(session))
+
+    def stop(self) -> None:
+        """End the server; connections that are open go on."""
+        for session in self._frozen:
+            os.kill(session, signal.SIGKILL)
+        self._process.terminate()
+        self._process.wait()
