@@ -85,15 +85,17 @@ class Sampler:
         """
         params = self.params
         scores = self._penalised(logits, after)
-        if 0 < params.top_k < scores.size:
-            kept = np.argpartition(scores, -params.top_k)[-params.top_k :]
-        else:
-            kept = np.arange(scores.size)
+        kept = np.flatnonzero(scores > -np.inf)  # a trimmed head cannot guess the others
+        if 0 < params.top_k < kept.size:
+            kept = kept[np.argpartition(scores[kept], -params.top_k)[-params.top_k :]]
         weights = scores[kept].astype(np.float64)
         with np.errstate(over="ignore"):  # a temperature next to 0 sends all but the best to minus infinity
             weights = np.exp((weights - weights.max()) / params.temperature)
         weights /= weights.sum()
         if params.top_p < 1:
+            # What is below this, all of it together, is less than 1 - top_p: only the rest need be sorted.
+            likely = np.flatnonzero(weights >= (1 - params.top_p) / weights.size)
+            kept, weights = kept[likely], weights[likely]
             order = np.argsort(-weights, kind="stable")
             before = np.cumsum(weights[order]) - weights[order]
             weights[order[before >= params.top_p]] = 0.0

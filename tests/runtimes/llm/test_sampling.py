@@ -20,15 +20,18 @@ from edgepipe.runtimes.llm.sampling import Sampler, SamplingParams
     top_p=st.sampled_from([1.0, 0.9, 0.5, 0.01]),
     min_p=st.sampled_from([0.0, 0.05, 0.5]),
     penalty=st.sampled_from([1.0, 1.3, 0.8]),
+    absent=st.sampled_from([0, 60, 99]),
 )
 def test_equals_transformers(
-    seed: int, temperature: float, top_k: int, top_p: float, min_p: float, penalty: float
+    seed: int, temperature: float, top_k: int, top_p: float, min_p: float, penalty: float, absent: int
 ) -> None:
+    """``absent`` tokens have a logit of minus infinity, as those that a trimmed head lacks."""
     torch = pytest.importorskip("torch")
     from transformers.generation import logits_process as hf
 
     random = np.random.default_rng(seed)
     logits = random.normal(size=100).astype(np.float32) * 4
+    logits[random.permutation(100)[:absent]] = -np.inf
     text = random.integers(0, 100, 20).tolist()
     sampler = Sampler(SamplingParams(temperature, top_k, top_p, min_p, penalty))
     sampler.start(text[:12])
