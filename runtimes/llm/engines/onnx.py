@@ -27,6 +27,9 @@ except ImportError as error:
 # Of a target that a head drafts for, and of the head: rows before the final norm. A head reads the target's, too.
 FEATURES_OUT, FEATURES_IN = "hidden_states", "features"
 
+# Long enough for the gaps between operators, on an idle machine as fast as spinning on.
+SPIN_US = "50"
+
 
 class OnnxDecoder:
     """A decoder graph (`edgepipe.exporters.llm.onnx`) in an onnxruntime session.
@@ -51,6 +54,10 @@ class OnnxDecoder:
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads or os.cpu_count() or 1
         options.enable_mem_pattern = False  # shapes change with every step, so no pattern is ever met again
+        # Threads wait for work by spinning. Between runs those of a draft would take the cores from its target, and
+        # within a run a program that runs beside: spinning ends with the run, and else after a moment.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_US)
         options.log_severity_level = 3
         try:
             self.session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
