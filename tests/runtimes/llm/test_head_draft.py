@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -134,10 +135,13 @@ def trained(tiny_model: Any, tmp_path_factory: Any) -> Iterator[Pair]:
     torch.set_num_threads(threads)
 
 
-def decode(decoder: SpeculativeDecoder, prompt: Sequence[int], count: int) -> list[Any]:
-    rounds = [decoder.start(prompt)]
+def decode(
+    decoder: SpeculativeDecoder, prompt: Sequence[int], count: int, limits: list[int] | None = None
+) -> list[Any]:
+    """All rounds; each adds at most as many tokens as the next of ``limits`` says, and guesses one less."""
+    rounds, limit = [decoder.start(prompt)], cycle(limits or [count])
     while (left := len(prompt) + count - len(decoder.text)) > 0:
-        rounds.append(decoder.step(left))
+        rounds.append(decoder.step(min(left, next(limit))))
     return rounds
 
 
@@ -170,6 +174,7 @@ def test_a_trained_head_guesses_right(trained: Pair) -> None:
 @given(
     prompt=st.lists(st.integers(0, 299), min_size=1, max_size=40),
     gamma=st.integers(1, 8),
+    limits=st.lists(st.integers(1, 9), min_size=1, max_size=6),
     policy=st.sampled_from([None, "window", "h2o"]),
     chunk=st.sampled_from([1, 5, 16]),
 )
@@ -178,6 +183,7 @@ def test_greedy_text_equals_plain_greedy_text(
     architecture: str,
     prompt: list[int],
     gamma: int,
+    limits: list[int],
     policy: str | None,
     chunk: int,
 ) -> None:
@@ -185,7 +191,7 @@ def test_greedy_text_equals_plain_greedy_text(
     target = pair.cached("target", chunk=chunk)
     kept = Window(24) if policy == "window" else H2O(24) if policy == "h2o" else None
     decoder = SpeculativeDecoder(target, GREEDY, pair.drafter(target, policy=kept, chunk=chunk), gamma)
-    decode(decoder, prompt, 40)
+    decode(decoder, prompt, 40, limits)
     assert decoder.text == plain(pair.cached("target"), prompt, 40)
 
 
@@ -222,7 +228,7 @@ def test_its_cache_holds_rows_of_committed_tokens_only(trained: Pair, chunk: int
     target = trained.cached("target", chunk=chunk)
     drafter = trained.drafter(target, chunk=chunk)
     decoder = SpeculativeDecoder(target, GREEDY, drafter, 3)
-    rounds = decode(decoder, PROMPT, 20)
+    rounds = decode(decoder, PROMPT, 20, [4, 1, 1, 3])
     prompt = [*decoder.text, 7, 100, *PROMPT]
     rounds += decode(decoder, prompt, 30)
     assert decoder.text == plain(trained.cached("target"), prompt, 30)

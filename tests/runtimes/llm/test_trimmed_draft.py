@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,11 @@ from edgepipe.runtimes.llm.sampling import Sampler, SamplingParams
 from edgepipe.runtimes.llm.speculative import SpeculativeDecoder
 
 
-def decode(decoder: SpeculativeDecoder, prompt: list[int], count: int) -> list[Any]:
-    rounds = [decoder.start(prompt)]
+def decode(decoder: SpeculativeDecoder, prompt: list[int], count: int, limits: list[int] | None = None) -> list[Any]:
+    """All rounds; each adds at most as many tokens as the next of ``limits`` says, and guesses one less."""
+    rounds, limit = [decoder.start(prompt)], cycle(limits or [count])
     while (left := len(prompt) + count - len(decoder.text)) > 0:
-        rounds.append(decoder.step(left))
+        rounds.append(decoder.step(min(left, next(limit))))
     return rounds
 
 
@@ -36,6 +38,7 @@ def test_logits_of_all_tokens() -> None:
 @given(
     prompt=st.lists(st.integers(0, 299), min_size=1, max_size=40),
     gamma=st.integers(1, 8),
+    limits=st.lists(st.integers(1, 9), min_size=1, max_size=6),
     policy=st.sampled_from([None, "window", "h2o"]),
     penalty=st.sampled_from([1.0, 1.3]),
     tokens=st.sampled_from([2, 120]),
@@ -46,6 +49,7 @@ def test_greedy_text_equals_plain_greedy_text(
     architecture: str,
     prompt: list[int],
     gamma: int,
+    limits: list[int],
     policy: str | None,
     penalty: float,
     tokens: int,
@@ -57,7 +61,7 @@ def test_greedy_text_equals_plain_greedy_text(
     kept = Window(24) if policy == "window" else H2O(24) if policy == "h2o" else None
     drafter = trimmed_drafter(architecture, sampler, kept, tokens=tokens)
     decoder = SpeculativeDecoder(cached(architecture), sampler, drafter, gamma)
-    rounds = decode(decoder, prompt, 40)
+    rounds = decode(decoder, prompt, 40, limits)
     assert decoder.text == plain.text
     assert all(len(entry.tokens) == entry.accepted + 1 for entry in rounds)
 
