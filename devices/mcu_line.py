@@ -19,7 +19,7 @@ ANSWER_S = 0.25
 SILENCE_S = 5.0
 
 # A piece of a window: long ones need fewer answers, short ones survive a bad line.
-LONGEST_PIECE, SHORTEST_PIECE = 512, 16
+LONGEST_PIECE, SHORTEST_PIECE = 1024, 16
 # So many requests in a row must be answered at once before pieces get longer again.
 _CALM = 32
 _POLL_S = 0.002

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
+import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -35,7 +32,7 @@ _GRACE_S = 0.5
 # Kill, terminate, interrupt: what comes from outside. Windows does not name them all.
 _FROM_OUTSIDE = (9, 15, 2)
 
-_PR_SET_PDEATHSIG = 1
+_END_WITH_PARENT = Path(__file__).with_name("end_with_parent.py")
 
 
 class Emulator:
@@ -60,6 +57,7 @@ class Emulator:
         if qemu is None:
             raise EdgepipeError(f"{QEMU} is not installed: apt install qemu-system-arm, or brew install qemu")
         self.board, self.firmware = board, firmware
+        launcher = [sys.executable, "-IS", _END_WITH_PARENT, str(os.getpid())] if sys.platform == "linux" else []
         with socket.create_server(("127.0.0.1", 0)) as server:
             self.port = f"socket://127.0.0.1:{server.getsockname()[1]}"
             arguments = {
@@ -72,12 +70,11 @@ class Emulator:
                 "-display": "none",
             }
             self._process = subprocess.Popen(
-                [qemu, *chain.from_iterable(arguments.items())],
+                [*launcher, qemu, *chain.from_iterable(arguments.items())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 pass_fds=(server.fileno(),),
-                preexec_fn=_end_with_parent(),
             )
 
     def __enter__(self) -> Self:
@@ -108,12 +105,3 @@ def qemu_version() -> str:
     """
     said = subprocess.run([QEMU, "--version"], capture_output=True, text=True, errors="replace")
     return said.stdout.partition("\n")[0]
-
-
-@functools.cache
-def _end_with_parent() -> Callable[[], object] | None:
-    """What a child calls so that Linux kills it when the thread that started it ends; None elsewhere."""
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None).prctl
-    return functools.partial(prctl, _PR_SET_PDEATHSIG, signal.SIGKILL)

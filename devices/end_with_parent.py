@@ -1,0 +1,24 @@
+"""Become another program, which Linux kills when the thread that started it ends: PARENT_PID PROGRAM ARGUMENT...
+
+Run as a script, in a process of its own: to do this between fork and exec is not safe where other threads run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(parent: str, program: str, *arguments: str) -> None:
+    """Does not return."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() == int(parent):  # else it has ended already
+        os.execv(program, [program, *arguments])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
