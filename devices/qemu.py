@@ -32,7 +32,7 @@ _GRACE_S = 0.5
 # Kill, terminate, interrupt: what comes from outside. Windows does not name them all.
 _FROM_OUTSIDE = (9, 15, 2)
 
-_END_WITH_PARENT = Path(__file__).with_name("end_with_parent.py")
+_END_WITH_PARENT = str(Path(__file__).with_name("end_with_parent.py"))
 
 
 class Emulator:

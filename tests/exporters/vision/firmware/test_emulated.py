@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections import Counter
 from dataclasses import replace
@@ -15,7 +16,7 @@ from edgepipe.devices.boards import boards, find_board
 from edgepipe.errors import DoesNotFit
 from edgepipe.exporters.vision.arena import plan_arena
 from edgepipe.exporters.vision.call_list import call_list
-from edgepipe.exporters.vision.firmware import write_firmware
+from edgepipe.exporters.vision.firmware import RUNTIME, write_firmware
 from edgepipe.exporters.vision.fold_pads import fold_pads
 from edgepipe.exporters.vision.graph import Graph
 from edgepipe.exporters.vision.patch_split import split
@@ -26,6 +27,7 @@ from edgepipe.exporters.vision.search import RESERVE_BYTES, find_plans
 from edgepipe.exporters.vision.source import open_vision
 from edgepipe.exporters.vision.split_arena import plan_split_arena
 
+KERNELS = sorted(RUNTIME.glob("*.c"))
 EMULATED = ("netduinoplus2", "mps2-an500", "mps3-an547")
 # Cortex-M4 with room for more than a megabyte of weights.
 M4 = replace(find_board("mps2-an500"), name="mps2-an386", compiler="-mcpu=cortex-m4", qemu="mps2-an386")
@@ -153,3 +155,22 @@ def test_builds_for_every_board(name: str, random_graph: Any, make_firmware: Any
     image = graph.tensors[graph.inputs[0]].nbytes  # kept beside the arena
     assert arena.nbytes + image < data + bss < arena.nbytes + image + RESERVE_BYTES
     make_firmware(find_board(name), graph, plan_arena(graph), "DEFINES=-DEDGEPIPE_PORTABLE")
+
+
+@pytest.mark.parametrize("name", ["netduinoplus2", "rp2040"])
+def test_it_needs_nothing_of_a_libc(name: str, random_graph: Any, make_firmware: Any) -> None:
+    """But memcpy and memset; and there is no heap. What Cortex-M0+ cannot do itself is in the compiler's library."""
+    graph = random_graph(0)
+    build = make_firmware(find_board(name), graph, plan_arena(graph)) / "build"
+    inference = [build / "model.o", build / "edgepipe_model.o", *(build / f"{path.stem}.o" for path in KERNELS)]
+    wanted, found = (
+        set(re.findall(rf"^.{{8}} [{kinds}] (\w+)$", symbols(*files), re.MULTILINE))
+        for kinds, files in (("U", inference), ("TRDBdb", [build / "firmware.elf"]))
+    )
+    outside = {symbol for symbol in wanted if not symbol.startswith(("ep_", "edgepipe_", "__aeabi_"))}
+    assert outside == {"memcpy", "memset"}
+    assert not found & {"malloc", "_malloc_r", "free", "_sbrk", "printf"}
+
+
+def symbols(*files: Path) -> str:
+    return subprocess.run(["arm-none-eabi-nm", *files], capture_output=True, text=True, check=True).stdout
