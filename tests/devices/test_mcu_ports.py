@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import pty
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from edgepipe.devices.mcu_line import McuLine
 from edgepipe.errors import DeviceUnreachable
 
 serial = pytest.importorskip("serial")
+pty = pytest.importorskip("pty")
 
 
 class Terminal:
