@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from edgepipe.pipeline.deploy import deploy as deploy
     from edgepipe.pipeline.export import export as export
     from edgepipe.pipeline.measure import measure as measure
     from edgepipe.pipeline.run import run as run
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "export", "measure", "run", "run_image"]
+__all__ = ["__version__", "deploy", "export", "measure", "run", "run_image"]
 
 _VERBS = {
+    "deploy": "edgepipe.pipeline.deploy:deploy",
     "export": "edgepipe.pipeline.export:export",
     "measure": "edgepipe.pipeline.measure:measure",
     "run": "edgepipe.pipeline.run:run",

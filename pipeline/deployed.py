@@ -15,7 +15,7 @@ import edgepipe
 from edgepipe.devices.device import Device, find_device
 from edgepipe.devices.installation import FOLDER, STAMP, bundle_folder, python_of
 from edgepipe.devices.shell import Finished, attach, ended_early, run, sent_for_now
-from edgepipe.errors import DeviceError, EdgepipeError
+from edgepipe.errors import DeviceError, EdgepipeError, MeasurementUntrustworthy, ValidationFailed
 from edgepipe.pipeline.bundle import CHECKSUMS, Bundle
 from edgepipe.pipeline.termination import termination_cleans_up
 
@@ -26,6 +26,8 @@ cat "$root"/bundles/{name}/{sums} 2>/dev/null
 exit 0"""
 # A login shell may have said something before.
 _MARK = "edgepipe is in "
+
+_ERRORS = {kind.exit_code: kind for kind in (ValidationFailed, DeviceError, MeasurementUntrustworthy)}
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Deployed:
         """Run a verb there with ``--json``, and return its object.
 
         Raises:
-            EdgepipeError: that of the verb, with its exit code, or as `run` does.
+            EdgepipeError: that of the verb, or as `run` does.
         """
         with tempfile.TemporaryFile() as output:
             code = self.run(verb, [*flags, "--json"], stdout=output)
@@ -108,7 +110,7 @@ def raise_error_of(device: Device, done: Finished) -> None:
     """Raise what a verb of edgepipe that ended on a device has ended with, if it failed.
 
     Raises:
-        EdgepipeError: its message and exit code.
+        EdgepipeError: with its message; of the kind that its exit code is of.
     """
     if done.code == 0:
         return
@@ -118,6 +120,5 @@ def raise_error_of(device: Device, done: Finished) -> None:
         if done.answer():
             return  # a result that is not as it should be, such as an untrustworthy measurement
         raise ended_early(device, done)
-    error = EdgepipeError(f"{device.name}: {message.removeprefix('error: ')}")
-    error.exit_code = done.code
-    raise error
+    kind = _ERRORS.get(done.code, EdgepipeError)
+    raise kind(f"{device.name}: {message.removeprefix('error: ')}")

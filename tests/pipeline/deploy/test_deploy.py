@@ -180,6 +180,7 @@ def test_an_environment_that_was_not_finished_is_made_anew(
 FACTS = {
     "root": "/home/pi/.edgepipe",
     "architecture": "aarch64",
+    "platform": "linux",
     "bits": 64,
     "makes_environments": True,
     "memory_bytes": 4e9,
@@ -196,6 +197,7 @@ FACTS = {
     [
         ({"architecture": "armv7l", "bits": 32}, r"armv7l with a 32-bit Python.*64-bit image"),
         ({"bits": 32}, r"aarch64 with a 32-bit Python"),
+        ({"platform": "android"}, r"is Termux.*--device termux:"),
         ({"makes_environments": False}, r"apt install python3-venv"),
         ({"free_bytes": 5e7}, r"23\d\.\d MB more are needed in /home/pi/.edgepipe, 50.0 MB are free"),
         ({"memory_bytes": 1e5, "memory_available_bytes": 1e5}, r"0.0 GB of memory, the weights alone have"),
