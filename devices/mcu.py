@@ -222,14 +222,14 @@ class Mcu:
         version = _NUMBER.unpack_from(payload)[0] if len(payload) >= _NUMBER.size else None
         if version != PROTOCOL_VERSION or len(payload) < _HELLO.size:
             raise DeviceUnreachable(
-                f"{self.line.port} speaks version {version} of the protocol, this edgepipe {PROTOCOL_VERSION}: build "
-                f"and flash the firmware again"
+                f"{self.line.port} speaks version {version} of the protocol, this edgepipe {PROTOCOL_VERSION}: "
+                f"export the bundle again, then edgepipe flash BUNDLE"
             )
         found = payload[_HELLO.size :].decode("ascii", "replace")
         if model_hash not in (None, found):
             raise DeviceUnreachable(
-                f"{self.line.port} runs another model ({found[:12]}), the bundle's is {model_hash[:12]}: flash the "
-                f"bundle's firmware"
+                f"{self.line.port} runs another model ({found[:12]}), the bundle's is {model_hash[:12]}: "
+                f"edgepipe flash BUNDLE"
             )
         return Firmware(found, *_HELLO.unpack_from(payload)[1:])
 
@@ -247,7 +247,7 @@ class Mcu:
 
     def _another_plan(self, found: str, expected: str) -> DeviceUnreachable:
         return DeviceUnreachable(
-            f"the firmware on {self.line.port} {found}, plan.json says {expected}: flash the bundle's firmware"
+            f"the firmware on {self.line.port} {found}, plan.json says {expected}: edgepipe flash BUNDLE"
         )
 
 

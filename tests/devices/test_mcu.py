@@ -151,12 +151,12 @@ def test_another_model(fake: ModuleType, board_program: Path) -> None:
         pytest.raises(DeviceUnreachable, match="runs another model") as said,
     ):
         connected(board.port, "f" * 64)
-    assert "flash the bundle's firmware" in str(said.value)
+    assert str(said.value).endswith(": edgepipe flash BUNDLE")
 
 
 def test_an_older_firmware(fake: ModuleType, board_program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcu_module, "PROTOCOL_VERSION", 3)
-    message = r"speaks version 2 of the protocol, this edgepipe 3: build and flash the firmware again$"
+    message = r"speaks version 2 of the protocol, this edgepipe 3: export the bundle again, then edgepipe flash BUNDLE$"
     with fake.FakeBoard(board_program, 3) as board, pytest.raises(DeviceUnreachable, match=message):
         connected(board.port)
 
