@@ -23,7 +23,7 @@ WIDTHS = (1, 2, 4, 8, 16, 3, 6, 12)
 BUDGET_NS = 400_000_000
 ROUNDS = 9
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 def measured_costs(
@@ -70,8 +70,7 @@ def time_costs(
     costs = {}
     for drafter in drafters:
         if not drafter.free and (taken := _time_drafter(drafter, clock)):
-            guess_ns, catch_up_ns = taken
-            costs[drafter.name] = DraftCost(guess_ns / medians[1], catch_up_ns / medians[1])
+            costs[drafter.name] = DraftCost(*(part_ns / medians[1] for part_ns in taken))
     cache.clear()
     return MeasuredCosts(medians, costs)
 
@@ -83,8 +82,8 @@ def _time(target: CachedDecoder, width: int, clock: Callable[[], int]) -> int:
     return clock() - begin
 
 
-def _time_drafter(drafter: Drafter, clock: Callable[[], int]) -> tuple[float, float] | None:
-    """Nanoseconds of a guess, and of reading a token; None if it proposes nothing."""
+def _time_drafter(drafter: Drafter, clock: Callable[[], int]) -> tuple[float, float, float] | None:
+    """Nanoseconds of a draft's first guess, of each later one, and of reading a token; None if it proposes nothing."""
 
     def time(tokens: int, count: int) -> tuple[int, int]:
         drafter.reset()
@@ -102,7 +101,7 @@ def _time_drafter(drafter: Drafter, clock: Callable[[], int]) -> tuple[float, fl
     if any(made[1][1] < many for made in taken):
         return None
     once, again, longer = (median(times[index][0] for times in taken) for index in range(3))
-    return max(0.0, (again - once) / (many - few)), max(0.0, (longer - once) / (long - short))
+    return once, max(0.0, (again - once) / (many - few)), max(0.0, (longer - once) / (long - short))
 
 
 def _read(path: Path) -> MeasuredCosts | None:

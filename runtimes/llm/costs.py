@@ -16,10 +16,21 @@ LEAST_RISE = 0.02
 
 @dataclass(frozen=True)
 class DraftCost:
-    """What a drafter takes, in plain rounds: for a guess, and to read a token that was added without it."""
+    """What a drafter takes, in plain rounds.
 
+    Attributes:
+        first: for the first guess of a draft, what the round before added being read along.
+        guess: for each guess after it.
+        catch_up: to read a token that was added before that.
+    """
+
+    first: float
     guess: float
     catch_up: float
+
+    def draft(self, guesses: int) -> float:
+        """For so many guesses, 1 or more."""
+        return self.first + (guesses - 1) * self.guess
 
 
 @dataclass(frozen=True)
@@ -81,13 +92,15 @@ class Costs:
         if not self.corrected or not guesses or other_ns <= 0:
             return
         cost, taken = self.drafter(source.name), draft_ns / other_ns * self.forward(guesses + 1)
-        # Up to a round's tokens are read along with the first guess.
-        if source.behind <= guesses + 1 or not cost.catch_up:
-            guess = taken / guesses if cost is _NOTHING else _towards(cost.guess, taken / guesses, 0.2)
-            self._drafters[source.name] = DraftCost(guess, cost.catch_up)
+        if not cost.first:  # nothing is known
+            cost = DraftCost(taken / guesses, taken / guesses, 0.0)
+        elif source.behind <= guesses + 1 or not cost.catch_up:
+            scale = _towards(1.0, taken / cost.draft(guesses), 0.2)
+            cost = DraftCost(scale * cost.first, scale * cost.guess, cost.catch_up)
         else:
-            catch_up = max(0.0, taken - guesses * cost.guess) / source.behind
-            self._drafters[source.name] = DraftCost(cost.guess, _towards(cost.catch_up, catch_up, 0.2))
+            catch_up = max(0.0, taken - cost.draft(guesses)) / source.behind
+            cost = DraftCost(cost.first, cost.guess, _towards(cost.catch_up, catch_up, 0.2))
+        self._drafters[source.name] = cost
 
     def _measured_rise(self, width: int) -> float:
         """t(S) / t(1) - 1; beyond what was measured, it goes on as steeply as at the end."""
@@ -95,7 +108,7 @@ class Costs:
         return rise[width] if width <= last else rise[last] + (width - last) * (rise[last] - rise[last - 1])
 
 
-_NOTHING = DraftCost(0.0, 0.0)
+_NOTHING = DraftCost(0.0, 0.0, 0.0)
 
 
 def _interpolated(forward_ns: Mapping[int, float]) -> list[float]:

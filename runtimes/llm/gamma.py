@@ -70,7 +70,7 @@ class FixedGamma:
 class Acceptance:
     """How often guesses are right, by drafter and by the evidence for the guess; recent ones count more."""
 
-    WEIGHT = 3.0  # guesses that the prior counts for
+    WEIGHT, LATER_WEIGHT = 3.0, 8.0  # guesses that the prior counts for, of a first guess and of later ones
     MEMORY = 0.95
     LARGEST = 32  # evidence beyond it tells no more
 
@@ -86,7 +86,8 @@ class Acceptance:
         evidence = min(source.evidence + position, self.LARGEST)
         counts = self._counts.get((source.name, evidence))
         prior = max(0.5, evidence / (evidence + 2)) if before is None else before
-        return prior if counts is None else (counts[0] + self.WEIGHT * prior) / (counts[1] + self.WEIGHT)
+        weight = self.WEIGHT if before is None else self.LATER_WEIGHT
+        return prior if counts is None else (counts[0] + weight * prior) / (counts[1] + weight)
 
     def observe(self, source: Source, checked: int, accepted: int) -> None:
         """The guesses up to the first wrong one were put to the test."""
@@ -103,14 +104,14 @@ class AutoGamma:
     After a forward of gamma guesses, 1 + a1 + a1 a2 + ... tokens are expected, ai being the acceptance at position i;
     it takes t(gamma + 1) / t(1) + c gamma plain rounds. Predictions may be wrong, so that a purse pays for guessing:
     every round puts in the tokens it brought and takes out what it cost, plain rounds put in `ALLOWANCE` of theirs.
-    While the purse is empty, decoding is plain; guesses that are free are still watched, and fill it with what a first
-    guess would have won. A drafter that is not worth asking is tried with one guess now and
-    then, rarely if it fails; after a row of rounds with guesses comes a plain one, to see what they cost beside it.
+    No round guesses more than the purse can pay for if all of it is wrong; guesses that are free are still watched,
+    and fill it with what a first guess would have won. A drafter that is not worth asking is tried with one guess now
+    and then, rarely if it fails; after a row of rounds with guesses comes a plain one, to see what they cost beside it.
     """
 
     GAIN = 1.02  # predicted, or it is not worth the risk
     ALLOWANCE = 0.01
-    PURSE = 1.5, 4.0  # at first and at most, in plain rounds
+    PURSE = 1.5, 16.0  # at first and at most, in plain rounds
     SPREAD = 32  # rounds over which catching up is to pay for itself
     LONGEST_PAUSE = 256  # rounds from one trial of a drafter to the next
     LONGEST_ROW = 64  # rounds with guesses from one plain round to the next
@@ -130,15 +131,18 @@ class AutoGamma:
     def choose(self, sources: Sequence[Source], limit: int) -> Choice:
         """See `Gamma.choose`."""
         best, best_value = Choice(), self.GAIN
+        refused = None
         for source in sources:
             count, value = self._best_count(source, limit)
-            if value > best_value:
-                best, best_value = Choice(source, count), value
-        self._refused = None
+            if value <= best_value:
+                continue
+            if affordable := self._affordable(source, count):
+                best, best_value = Choice(source, affordable), value
+            else:
+                refused = source
+        self._refused = None if best.source else refused
         if best.source is None:
-            best = self._trial(sources, limit)
-        elif self._purse <= 0:
-            self._refused, best = best.source, Choice()
+            best = Choice() if refused else self._trial(sources, limit)
         elif self._row == self._row_limit:
             best = Choice()
         watched = tuple(source for source in sources if source.free and source is not best.source)
@@ -164,7 +168,7 @@ class AutoGamma:
             return
         costs.observe_draft(source, guesses, draft_ns, other_ns)
         self._row += costs.corrected
-        self._fill(tokens - costs.forward(guesses + 1) - self._draft_cost(source, guesses))
+        self._fill(tokens - 1 - self._price(source, guesses))
         if source.name in self._since_trial and tokens > 1:
             self._pause[source.name] = 1
 
@@ -186,14 +190,23 @@ class AutoGamma:
                 reached *= rate
                 expected += reached
                 position += 1
-            value = expected / (self.costs.forward(count + 1) + count * cost.guess + catch_up)
+            value = expected / (self.costs.forward(count + 1) + cost.draft(count) + catch_up)
             if value > best_value:
                 best, best_value = count, value
         return best, best_value
 
-    def _draft_cost(self, source: Source, count: int) -> float:
+    def _price(self, source: Source, count: int) -> float:
+        """What a round with so many guesses costs above a plain one, 0 being none."""
+        if not count:
+            return 0.0
         cost = self.costs.drafter(source.name)
-        return cost.guess * count + cost.catch_up * source.behind
+        drafting = cost.draft(count) + cost.catch_up * max(0, source.behind - count - 1)
+        return self.costs.forward(count + 1) - 1 + drafting
+
+    def _affordable(self, source: Source, count: int) -> int:
+        """The most guesses, up to ``count``, that the purse can pay for; 0 if it cannot pay for any."""
+        fitting = (fewer for fewer in reversed(self._counts) if fewer <= count)
+        return next((fewer for fewer in fitting if self._price(source, fewer) <= self._purse), 0)
 
     def _trial(self, sources: Sequence[Source], limit: int) -> Choice:
         """The first drafter with the fewest guesses, if it is time and the purse can pay for it."""
@@ -203,8 +216,8 @@ class AutoGamma:
                 continue
             pause = self._pause.setdefault(source.name, 1)
             count = self._counts[0]
-            price = self.costs.forward(count + 1) - 1 + self._draft_cost(source, count)
-            if self._since_trial.setdefault(source.name, pause) >= pause and price <= self._purse:
+            since = self._since_trial.setdefault(source.name, pause)
+            if since >= pause and self._price(source, count) <= self._purse:
                 self._since_trial[source.name] = 0
                 self._pause[source.name] = min(2 * pause, self.LONGEST_PAUSE)
                 return Choice(source, count)

@@ -82,7 +82,7 @@ def test_what_is_measured_is_what_it_takes() -> None:
     decoder = target(clock)
     found = time_costs(decoder, [Lookup(), SlowDrafter(clock)], 128, clock=lambda: clock.now)
     assert found.forward_ns == {width: 750_000 + 250_000 * width for width in (1, 2, 3, 4, 6, 8, 12, 16)}
-    assert found.drafters == {"slow": DraftCost(guess=pytest.approx(0.1), catch_up=pytest.approx(0.01))}
+    assert found.drafters == {"slow": DraftCost(pytest.approx(0.12), pytest.approx(0.1), pytest.approx(0.01))}
     assert {length for length, _ in clock.seen} == {128}, "with as much in the cache as asked for"
     assert (decoder.cache.length, decoder.cache.next_position, decoder.cache.pending) == (0, 0, 0)
 
@@ -228,7 +228,7 @@ def test_the_same_seed_gives_the_same_text_though_costs_are_new(
 
     def cheap(*arguments: Any) -> Any:
         costs = time_costs(*arguments)
-        return type(costs)({1: 1.0, 16: 1.5}, {"model": DraftCost(0.01, 0.0)})
+        return type(costs)({1: 1.0, 16: 1.5}, {"model": DraftCost(0.01, 0.01, 0.0)})
 
     monkeypatch.setattr(device_costs, "time_costs", cheap)
     options = {"drafter": "lookup,model", "cache": cache, "sampling": SamplingParams(0.9, seed=5)}

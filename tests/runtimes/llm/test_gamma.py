@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from edgepipe.runtimes.llm.costs import Costs, DraftCost, MeasuredCosts
 from edgepipe.runtimes.llm.drafters.chain import Source
-from edgepipe.runtimes.llm.gamma import AutoGamma, FixedGamma
+from edgepipe.runtimes.llm.gamma import AutoGamma, Choice, FixedGamma
 
 # Of a forward of S tokens against one, on a CPU.
 CURVE = {1: 1.0, 2: 1.25, 3: 1.5, 4: 1.8, 6: 2.4, 8: 3.0, 16: 5.2}
@@ -19,7 +19,7 @@ CURVE = {1: 1.0, 2: 1.25, 3: 1.5, 4: 1.8, 6: 2.4, 8: 3.0, 16: 5.2}
 
 def costs(curve: Mapping[int, float] = CURVE, guess: float = 0.1, catch_up: float = 0.01, **options: bool) -> Costs:
     forward_ns = {width: 5e6 * cost for width, cost in curve.items()}
-    return Costs(MeasuredCosts(forward_ns, {"model": DraftCost(guess, catch_up)}), **options)
+    return Costs(MeasuredCosts(forward_ns, {"model": DraftCost(guess, guess, catch_up)}), **options)
 
 
 def world(
@@ -39,7 +39,7 @@ def world(
             read = made + 50
             if not free:
                 cost = true.drafter("model")
-                drafting = guesses * cost.guess + source.behind * cost.catch_up
+                drafting = cost.draft(guesses) + max(0, source.behind - guesses - 1) * cost.catch_up
             gamma.observe_guesses(source, guesses, accepted)
         for watched in choice.watched:
             gamma.observe_guesses(watched, 1, int(right[0]))
@@ -103,6 +103,39 @@ def test_a_good_drafter_comes_near_the_best_fixed_gamma(acceptance: float) -> No
     assert np.median(reached) >= 0.93 * speedup(acceptance, 0.1)
 
 
+@pytest.mark.parametrize("acceptance", [0.8, 0.9])
+def test_bad_luck_does_not_end_guessing(acceptance: float) -> None:
+    """Nine texts in ten come near the best fixed gamma, whatever went wrong at first."""
+    reached = [384 / world(AutoGamma(costs()), acceptance, 384, seed=seed) for seed in range(60)]
+    assert np.quantile(reached, 0.1) >= 0.85 * speedup(acceptance, 0.1)
+
+
+def test_no_round_costs_more_than_the_purse_holds() -> None:
+    gamma, true = AutoGamma(costs(guess=0.3)), costs(guess=0.3)
+    choose, prices = gamma.choose, []
+
+    def spy(sources: Sequence[Source], limit: int) -> Choice:
+        choice, held = choose(sources, limit), gamma._purse
+        if choice.source:
+            prices.append((true.forward(choice.count + 1) - 1 + true.drafter("model").draft(choice.count), held))
+        return choice
+
+    gamma.choose = spy  # type: ignore[method-assign]
+    world(gamma, 0.85, 512, true=true)
+    assert max(price for price, _ in prices) > 1
+    assert all(price <= held for price, held in prices)
+
+
+def test_what_the_first_guess_costs_more_is_told_apart() -> None:
+    """After a wide round the draft reads two tokens before it guesses: a long draft makes up for that."""
+    found = Costs(MeasuredCosts({1: 1.0, 2: 1.2, 16: 4.0}, {"model": DraftCost(0.5, 0.2, 0.0)}))
+    for _ in range(30):
+        found.observe_draft(Source("model", behind=2), 1, 0.5, 1.2)
+    assert found.drafter("model").first == pytest.approx(0.5)
+    assert found.drafter("model").guess == pytest.approx(0.2)
+    assert found.drafter("model").draft(4) == pytest.approx(1.1)
+
+
 def test_free_guesses_are_watched_while_they_are_not_worth_checking() -> None:
     gamma = AutoGamma(costs())
     lookup = Source("lookup", 2, free=True)
@@ -136,7 +169,7 @@ def test_acceptance_is_tracked_by_position_and_drafter() -> None:
     for _ in range(100):
         acceptance.observe(model, 3, 1)  # the first is right, the second wrong, the third not tested
     assert acceptance.rate(model, 0) > 0.9
-    assert acceptance.rate(model, 1, 0.9) < 0.2
+    assert acceptance.rate(model, 1, 0.9) < 0.3
     assert acceptance.rate(model, 2, 0.375) == 0.375, "nothing is known: as the one before"
     assert acceptance.rate(other, 0) == 0.5
 
