@@ -6,11 +6,13 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
+
+import numpy as np
 
 from edgepipe.cache import cache_folder
 from edgepipe.devices.probes import device_facts
@@ -22,6 +24,7 @@ from edgepipe.runtimes.llm.drafters.drafter import Drafter
 WIDTHS = (1, 2, 4, 8, 16, 3, 6, 12)
 BUDGET_NS = 400_000_000
 ROUNDS = 9
+LINE_WEIGHT = 2  # samples of a width that the straight line through all counts for
 
 SCHEMA_VERSION = 2
 
@@ -66,13 +69,31 @@ def time_costs(
         for width in widths[turn:] + widths[:turn]:
             if clock() - begin < BUDGET_NS or len(forward_ns) < 3:
                 forward_ns.setdefault(width, []).append(_time(target, width, clock))
-    medians = {width: median(times) for width, times in forward_ns.items()}
+    curve = smoothed(forward_ns)
     costs = {}
     for drafter in drafters:
         if not drafter.free and (taken := _time_drafter(drafter, clock)):
-            costs[drafter.name] = DraftCost(*(part_ns / medians[1] for part_ns in taken))
+            costs[drafter.name] = DraftCost(*(part_ns / curve[1] for part_ns in taken))
     cache.clear()
-    return MeasuredCosts(medians, costs)
+    return MeasuredCosts(curve, costs)
+
+
+def smoothed(times: Mapping[int, Sequence[int]]) -> dict[int, float]:
+    """Medians, drawn the more towards a straight line the fewer samples there are.
+
+    Costs rise about linearly with the width. The line is fitted by Theil and Sen's medians, which a sample that the
+    machine disturbed does not move.
+    """
+    widths = np.array([width for width, series in times.items() for _ in series])
+    taken = np.array([time for series in times.values() for time in series], np.float64)
+    first, second = np.nonzero(widths[:, None] < widths)
+    slope = np.median((taken[second] - taken[first]) / (widths[second] - widths[first])) if first.size else 0.0
+    start = np.median(taken - slope * widths)
+    curve = {}
+    for width, series in times.items():
+        total = len(series) * median(series) + LINE_WEIGHT * (start + slope * width)
+        curve[width] = float(total / (len(series) + LINE_WEIGHT))
+    return curve
 
 
 def _time(target: CachedDecoder, width: int, clock: Callable[[], int]) -> int:

@@ -49,17 +49,14 @@ class MeasuredCosts:
 class Costs:
     """The running estimate, in units of a plain round: one forward of a single token and what goes with it.
 
-    The shape of the curve is as measured. A slope stretches what it rises above 1, and is learnt from pairs of a wide
-    and a plain round that follow each other; drafting is compared with the forward of its own round. What slows all
-    down, as heat or another program, cancels out.
+    It begins as measured and learns from pairs of a wide and a plain round that follow each other; drafting is
+    compared with the forward of its own round. What slows all down, as heat or another program, cancels out.
 
     Attributes:
-        slope: observed (t(S) / t(1) - 1) divided by the measured one.
         corrected: whether anything is learnt; if not, the same text gets the same rounds again.
     """
 
     def __init__(self, measured: MeasuredCosts, *, corrected: bool = True) -> None:
-        self.slope = 1.0
         self.corrected = corrected
         self._rise = _interpolated(measured.forward_ns)
         self._drafters = dict(measured.drafters)
@@ -67,8 +64,11 @@ class Costs:
         self._last = (0, 0.0)
 
     def forward(self, width: int) -> float:
-        """A round whose forward has ``width`` tokens, drafting apart."""
-        return 1 + self.slope * self._measured_rise(width)
+        """A round whose forward has ``width`` tokens, drafting apart; the curve goes on as steeply as it ends."""
+        rise, last = self._rise, len(self._rise) - 1
+        if width <= last:
+            return 1 + rise[width]
+        return 1 + rise[last] + (width - last) * (rise[last] - rise[last - 1])
 
     def drafter(self, name: str) -> DraftCost:
         """Of one drafter."""
@@ -80,12 +80,17 @@ class Costs:
             return
         last, self._last = self._last, (width, taken_ns)
         if last[0] and (last[0] == 1) != (width == 1):
-            wide, plain = (last, self._last) if width == 1 else (self._last, last)
-            rise = self._measured_rise(wide[0])
-            if rise > 0:
-                self._pairs += 1
-                rate = max(0.1, 1 / (1 + self._pairs))
-                self.slope = _towards(self.slope, (wide[1] / plain[1] - 1) / rise, rate)
+            (wide, wide_ns), (_, plain_ns) = (last, self._last) if width == 1 else (self._last, last)
+            self._learn(wide, wide_ns / plain_ns - 1)
+
+    def _learn(self, wide: int, rise: float) -> None:
+        """A forward of ``wide`` tokens was seen to cost so much more than one: those of like widths will, too."""
+        self._pairs += 1
+        rate = max(0.1, 1 / (1 + self._pairs))
+        ratio = _within_outlier(rise / (self.forward(wide) - 1))
+        for width in range(2, len(self._rise)):
+            likeness = min((width - 1) / (wide - 1), (wide - 1) / (width - 1))
+            self._rise[width] *= 1 + rate * likeness * (ratio - 1)
 
     def observe_draft(self, source: Source, guesses: int, draft_ns: float, other_ns: float) -> None:
         """A drafter has taken ``draft_ns`` for its guesses, and the rest of the round ``other_ns``."""
@@ -102,11 +107,6 @@ class Costs:
             cost = DraftCost(cost.first, cost.guess, _towards(cost.catch_up, catch_up, 0.2))
         self._drafters[source.name] = cost
 
-    def _measured_rise(self, width: int) -> float:
-        """t(S) / t(1) - 1; beyond what was measured, it goes on as steeply as at the end."""
-        rise, last = self._rise, len(self._rise) - 1
-        return rise[width] if width <= last else rise[last] + (width - last) * (rise[last] - rise[last - 1])
-
 
 _NOTHING = DraftCost(0.0, 0.0, 0.0)
 
@@ -122,5 +122,9 @@ def _interpolated(forward_ns: Mapping[int, float]) -> list[float]:
 
 
 def _towards(estimate: float, seen: float, rate: float) -> float:
-    """The estimate moved towards what was seen, which counts within `OUTLIER` of it."""
-    return estimate + rate * (min(max(seen, estimate / OUTLIER), estimate * OUTLIER) - estimate)
+    """The estimate moved towards what was seen."""
+    return estimate * (1 + rate * (_within_outlier(seen / estimate) - 1)) if estimate else rate * seen
+
+
+def _within_outlier(ratio: float) -> float:
+    return min(max(ratio, 1 / OUTLIER), OUTLIER)

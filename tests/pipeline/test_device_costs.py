@@ -13,7 +13,7 @@ import pytest
 from edgepipe.pipeline import device_costs, session
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.decode_options import CacheOptions, DecodeOptions
-from edgepipe.pipeline.device_costs import measured_costs, time_costs
+from edgepipe.pipeline.device_costs import measured_costs, smoothed, time_costs
 from edgepipe.pipeline.session import Session
 from edgepipe.runtimes.llm.costs import DraftCost
 from edgepipe.runtimes.llm.decoder import CachedDecoder
@@ -81,10 +81,18 @@ def test_what_is_measured_is_what_it_takes() -> None:
     clock = Slow()
     decoder = target(clock)
     found = time_costs(decoder, [Lookup(), SlowDrafter(clock)], 128, clock=lambda: clock.now)
-    assert found.forward_ns == {width: 750_000 + 250_000 * width for width in (1, 2, 3, 4, 6, 8, 12, 16)}
+    assert found.forward_ns == pytest.approx({width: 750_000 + 250_000 * width for width in (1, 2, 3, 4, 6, 8, 12, 16)})
     assert found.drafters == {"slow": DraftCost(pytest.approx(0.12), pytest.approx(0.1), pytest.approx(0.01))}
     assert {length for length, _ in clock.seen} == {128}, "with as much in the cache as asked for"
     assert (decoder.cache.length, decoder.cache.next_position, decoder.cache.pending) == (0, 0, 0)
+
+
+def test_disturbed_samples_are_drawn_towards_a_line() -> None:
+    """By hand: slopes between the samples are 1, 1 and 1 but for those of the disturbed one, so the line is S + 9."""
+    found = smoothed({1: [10], 2: [11], 3: [12], 4: [13], 8: [170]})
+    assert found == pytest.approx({1: 10, 2: 11, 3: 12, 4: 13, 8: (170 + 2 * 17) / 3})
+    many = smoothed({1: [10] * 8, 2: [10] * 8, 3: [20] * 8})
+    assert many[3] == pytest.approx((8 * 20 + 2 * (10 + 5 * 3 - 7.5)) / 10, abs=1.0), "steps are kept"
 
 
 def test_a_slow_device_is_not_kept_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
