@@ -141,7 +141,7 @@ def test_it_says_which_tool_to_install(tool: str) -> None:
         ("st-flash --serial 0123456789ABCDEF01234567 write {bin} {flash_begin}", "ST-Link"),
         (
             "openocd -f interface/cmsis-dap.cfg -c 'adapter serial nobody' -f target/nrf52.cfg "
-            "-c 'program {{{elf}}} exit'",
+            "-c init -c 'flash write_image erase {{{elf}}}' -c shutdown",
             "unable to find a matching CMSIS-DAP device",
         ),
     ],
@@ -153,3 +153,20 @@ def test_a_real_tool_without_a_probe(flasher: str, reason: str, program: Path, m
         pytest.skip(f"no {tool}")
     with pytest.raises(DeviceUnreachable, match=reason):
         write_flash(flash_command(replace(F405, flasher=flasher), program, program))
+
+
+def test_openocd_itself_writes_a_file_with_a_space_in_its_name(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Into its own faux flash, behind its dummy adapter; the rest of the command is that of a board."""
+    monkeypatch.setenv("PATH", PATH)
+    if shutil.which("openocd") is None:
+        pytest.skip("no openocd")
+    chip = (
+        "adapter driver dummy; transport select jtag; adapter speed 100; jtag newtap chip cpu -irlen 4; "
+        "target create core testee -chain-position chip.cpu; "
+        f"flash bank bank faux {F405.flash_begin:#x} {F405.flash:#x} 0 0 core x"
+    )
+    command = flash_command(find_board("nrf52840"), program, program)
+    begin = command.index("flash write_image erase {" + str(program) + "}") - 1
+    write_flash(["openocd", "-c", chip, "-c", "init", *command[begin : begin + 2], "-c", "shutdown"])
+    with pytest.raises(DeviceUnreachable, match="couldn.t open no-such-file"):
+        write_flash(["openocd", "-c", chip, "-c", "init", "-c", "flash write_image no-such-file", "-c", "shutdown"])
