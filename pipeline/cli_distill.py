@@ -36,7 +36,14 @@ class Numbers(click.ParamType):
 @click.argument("target")
 @click.option("--output", "-o", metavar="DRAFT", type=FOLDER, required=True, help="Folder to write.")
 @click.option("--revision", metavar="COMMIT", help="Branch, tag or commit of the target's hub id.")
-@click.option("--layers", type=Numbers(int), help="The target's layers that it starts from.  [the first and last]")
+@click.option(
+    "--kind",
+    type=click.Choice(["decoder", "head"]),
+    default="decoder",
+    show_default=True,
+    help="A small decoder, or one layer over the target's features.",
+)
+@click.option("--layers", type=Numbers(int), help="The target's layers that it starts from.  [0,1; head: the last]")
 @click.option("--vocabulary", type=int, default=8192, show_default=True, help="Tokens that it can guess.")
 @click.option("--prompts", type=FILE, help="File with one prompt a line.  [built-in templates]")
 @click.option("--text", type=FILE, help="File with text of your domain, for the target to continue.")
@@ -58,6 +65,7 @@ def command(
     target: str,
     output: Path,
     revision: str | None,
+    kind: str,
     layers: tuple[int, ...] | None,
     vocabulary: int,
     prompts: Path | None,
@@ -73,7 +81,7 @@ def command(
 ) -> None:
     """Train a draft for TARGET, a hub id, folder, .gguf file or smollm2-135m, on texts that it writes itself.
 
-    The draft is a small decoder, for `edgepipe export --target TARGET --draft DRAFT`. Most of the time goes into
+    The draft is for `edgepipe export --target TARGET --draft DRAFT`. Most of the time goes into
     sampling the target and into training, about half each. When interrupted, the same command goes on where it was;
     DRAFT appears when it is whole. The folder --work keeps the samples, so that other layers or budgets can be tried on
     them with another -o and the same --work; remove it in the end.
@@ -92,6 +100,7 @@ def command(
     recipe = Distillation(
         target,
         revision,
+        kind,
         layers,
         vocabulary,
         prompts,

@@ -9,15 +9,18 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from edgepipe.errors import BundleError, RecipeError
 from edgepipe.exporters.llm.distill.prompt_sources import ChatTurns, FilePrompts, Prompts, TemplatePrompts, TextPrompts
 from edgepipe.exporters.llm.distill.sample_shards import SampleSettings, SampleShards
+from edgepipe.exporters.llm.distill.samples import Sample
 from edgepipe.exporters.llm.distill.sampling import BatchSampler
 from edgepipe.exporters.llm.distill.training import Training, TrainingSettings, TrainingState
 from edgepipe.exporters.llm.distill.vocabulary import coverage, frequent_tokens
-from edgepipe.exporters.llm.draft_folder import write_draft
+from edgepipe.exporters.llm.draft_folder import KINDS, write_draft
 from edgepipe.exporters.llm.onnx import PLAIN, write_onnx
 from edgepipe.exporters.llm.recipe import DecoderRecipe
 from edgepipe.exporters.sources import open_source
@@ -28,6 +31,10 @@ from edgepipe.pipeline.partial_folder import partial_folder
 from edgepipe.pipeline.termination import termination_cleans_up
 from edgepipe.runtimes.llm.chat_template import ChatTemplate
 from edgepipe.runtimes.llm.tokenizer import load_tokenizer
+
+if TYPE_CHECKING:
+    from edgepipe.exporters.llm.distill.decoder_draft import DecoderDraft
+    from edgepipe.exporters.llm.distill.head_draft import HeadDraft
 
 Progress = Callable[[float, str], None]
 
@@ -43,7 +50,8 @@ class Distillation:
     Attributes:
         target: what `edgepipe.exporters.sources.open_source` takes.
         revision: of a hub id.
-        layers: the target's layers that the draft starts from, the first and the last by default.
+        kind: "decoder", or "head" (see `edgepipe.exporters.llm.draft_folder`).
+        layers: the target's layers that the draft starts from; by default the first two, or the last for a head.
         output_vocab_size: tokens that the draft can guess.
         prompts: file with one prompt a line, instead of the built-in templates.
         text: file with text that the target continues, instead of prompts.
@@ -59,6 +67,7 @@ class Distillation:
 
     target: str
     revision: str | None = None
+    kind: str = "decoder"
     layers: tuple[int, ...] | None = None
     output_vocab_size: int = 8192
     prompts: Path | None = None
@@ -76,6 +85,7 @@ class Distillation:
         if self.prompts and self.text:
             raise RecipeError("both prompts and a text are given: leave one of them out")
         for name, value, fits, expected in (
+            ("kind", self.kind, self.kind in KINDS, " or ".join(KINDS)),
             ("output_vocab_size", self.output_vocab_size, self.output_vocab_size >= 1, "1 or more"),
             ("temperatures", self.temperatures, min(self.temperatures, default=-1) >= 0, "some, none below 0"),
             ("sample_tokens", self.sample_tokens, self.sample_tokens >= 1, "1 or more"),
@@ -115,13 +125,11 @@ def distill(recipe: Distillation, destination: Path, work: Path, progress: Progr
         samples, held_out = _sample(shards, weights, recipe, target, report)
         ids = frequent_tokens(samples, recipe.output_vocab_size, weights.spec.vocab_size, weights.spec.eos_token_ids)
 
-        from transformers import AutoConfig
-
-        from edgepipe.exporters.llm.distill.decoder_draft import DecoderDraft
-
-        draft = DecoderDraft(weights, AutoConfig.from_pretrained(target), layers, ids)
+        if recipe.kind == "head":
+            samples, held_out = _with_features(weights, samples, held_out, work, report)
+        draft = _draft(recipe, weights, target, layers, ids)
         facts = {
-            "kind": "decoder",
+            "kind": recipe.kind,
             "target": recipe.target,
             "layers": list(layers),
             "sample_tokens": sum(int(sample.written.sum()) for sample in samples),
@@ -131,7 +139,7 @@ def distill(recipe: Distillation, destination: Path, work: Path, progress: Progr
             "output_vocab_coverage": round(coverage(held_out, ids), 4),
         }
         identity = {**facts, "samples": asdict(shards.settings), "output_token_ids": hashlib.sha256(ids).hexdigest()}
-        checkpoint = work / "checkpoint.pt"
+        checkpoint = work / f"{destination.name}.checkpoint.pt"
         training = Training(draft, samples, held_out, recipe.training, checkpoint, json.loads(json.dumps(identity)))
         state = training.run(lambda fraction, line: report(0.5 + fraction / 2, f"train: {line}"))
         facts |= _trained(training, state)
@@ -153,7 +161,9 @@ def distill(recipe: Distillation, destination: Path, work: Path, progress: Progr
 
 def _layers(recipe: Distillation, weights: DecoderWeights) -> tuple[int, ...]:
     count = weights.spec.num_layers
-    layers = recipe.layers or tuple(dict.fromkeys((0, count - 1)))
+    layers = recipe.layers or ((count - 1,) if recipe.kind == "head" else tuple(range(min(2, count))))
+    if recipe.kind == "head" and len(layers) != 1:
+        raise RecipeError(f"layers is {','.join(map(str, layers))}: expected one, a head has no more")
     if any(not 0 <= layer < count for layer in layers):
         raise RecipeError(f"layers is {','.join(map(str, layers))}: expected layers of the target, 0 to {count - 1}")
     if list(layers) != sorted(set(layers)):
@@ -198,7 +208,7 @@ def _shards(weights: DecoderWeights, recipe: Distillation, target: Path, work: P
 
 def _sample(
     shards: SampleShards, weights: DecoderWeights, recipe: Distillation, target: Path, report: Progress
-) -> tuple[list[Any], list[Any]]:
+) -> tuple[list[Sample], list[Sample]]:
     """Samples to train on and held-out ones."""
 
     @cache
@@ -209,13 +219,43 @@ def _sample(
 
     report(0.05, "sample: held-out prompts")
     held_out = shards.held_out(sampler)
-    samples, written = [], 0
+    samples: list[Sample] = []
+    written = 0
     for shard in shards.take(recipe.sample_tokens, sampler):
         samples += shard
         written += sum(int(sample.written.sum()) for sample in shard)
         share = min(1.0, written / recipe.sample_tokens)
         report(0.05 + 0.45 * share, f"sample: {written / 1e6:.2f} M tokens written")
     return samples, held_out
+
+
+def _with_features(
+    weights: DecoderWeights, samples: list[Sample], held_out: list[Sample], work: Path, report: Progress
+) -> tuple[list[Sample], list[Sample]]:
+    """The same samples with the target's features, which a head reads."""
+    from edgepipe.exporters.llm.distill.features import Features
+
+    features = Features(weights, work / "features")
+    name = f"{len(samples)}-samples"
+    samples = features.add(name, samples, lambda fraction: report(0.5, f"features: {fraction:.0%}"))
+    held_out = features.add("held-out", held_out, lambda fraction: report(0.5, "features: held-out prompts"))
+    features.close()
+    return samples, held_out
+
+
+def _draft(
+    recipe: Distillation, weights: DecoderWeights, target: Path, layers: tuple[int, ...], ids: np.ndarray
+) -> DecoderDraft | HeadDraft:
+    """The draft before its training."""
+    from transformers import AutoConfig
+
+    from edgepipe.exporters.llm.distill.decoder_draft import DecoderDraft
+    from edgepipe.exporters.llm.distill.head_draft import HeadDraft
+
+    config = AutoConfig.from_pretrained(target)
+    if recipe.kind == "head":
+        return HeadDraft(weights, config, layers[0], ids)
+    return DecoderDraft(weights, config, layers, ids)
 
 
 def _trained(training: Training, state: TrainingState) -> dict[str, Any]:

@@ -77,6 +77,23 @@ def test_a_draft_is_what_export_and_run_take(recipe: Distillation, tmp_path: Pat
     assert speculative.text == plain.text
 
 
+def test_a_head_is_what_export_and_run_take(recipe: Distillation, tmp_path: Path) -> None:
+    draft = tmp_path / "draft"
+    distill(replace(recipe, kind="head", layers=None), draft, tmp_path / "work")
+    assert read_draft(draft).kind == "head"
+    pair = Recipe(
+        target=DecoderRecipe(recipe.target, precision="fp32"),
+        draft=DecoderRecipe(str(draft), precision="fp32"),
+        validate=False,
+    )
+    export(pair, tmp_path / "bundle")
+    plain, speculative = (
+        run(tmp_path / "bundle", "The quick", DecodeOptions(drafter=drafter), max_new_tokens=20)
+        for drafter in ("none", "model")
+    )
+    assert speculative.text == plain.text
+
+
 def test_a_seed_gives_one_draft(recipe: Distillation, tmp_path: Path) -> None:
     drafts = []
     for name, seed in (("one", 0), ("other", 0), ("another", 1)):
@@ -117,6 +134,7 @@ def test_a_draft_that_is_there_is_left_alone(recipe: Distillation, tmp_path: Pat
     [
         ({"layers": (0, 7)}, "layers is 0,7: expected layers of the target, 0 to 1"),
         ({"layers": (1, 0)}, "ascending"),
+        ({"kind": "head", "layers": (0, 1)}, "layers is 0,1: expected one"),
         ({"target": "./nothing"}, "does not exist"),
     ],
 )
@@ -131,6 +149,7 @@ def test_what_cannot_be_distilled_is_said_at_once(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"kind": "tree"}, "kind is tree: expected decoder or head"),
         ({"output_vocab_size": 0}, "output_vocab_size is 0: expected 1 or more"),
         ({"temperatures": ()}, "temperatures"),
         ({"temperatures": (-1.0,)}, "temperatures"),
@@ -149,7 +168,7 @@ def test_options_out_of_range_are_refused(options: dict[str, Any], message: str)
     ("arguments", "message"),
     [
         (["model"], "Missing option '--output'"),
-        (["model", "-o", "draft", "--layers", "first"], "'first' is not a list of numbers, as in 0,29"),
+        (["model", "-o", "draft", "--layers", "first"], "'first' is not a list of numbers, as in 0,1"),
         (["model", "-o", "draft", "--temperatures", "0,warm"], "as in 0,0.7"),
     ],
 )

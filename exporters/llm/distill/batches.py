@@ -25,6 +25,7 @@ class Batch:
         teacher_ids: int64 ``[W, K]``.
         teacher_probabilities: float32 ``[W, K]``.
         size: tokens without padding.
+        features: float32 ``[B, S, hidden]``, the target's; None where samples have none.
     """
 
     tokens: torch.Tensor
@@ -33,6 +34,7 @@ class Batch:
     teacher_ids: torch.Tensor
     teacher_probabilities: torch.Tensor
     size: int
+    features: torch.Tensor | None = None
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
@@ -50,7 +52,18 @@ def collate(samples: Sequence[Sample]) -> Batch:
         torch.from_numpy(np.concatenate([sample.teacher_ids for sample in samples])).long(),
         torch.from_numpy(np.concatenate([sample.teacher_probabilities for sample in samples])).float(),
         sum(sample.tokens.size for sample in samples),
+        _padded_features(samples, longest),
     )
+
+
+def _padded_features(samples: Sequence[Sample], longest: int) -> torch.Tensor | None:
+    if samples[0].features is None:
+        return None
+    features = torch.zeros(len(samples), longest, samples[0].features.shape[1])
+    for row, sample in enumerate(samples):
+        assert sample.features is not None
+        features[row, : sample.tokens.size] = torch.from_numpy(sample.features.astype(np.float32))
+    return features
 
 
 def batches(samples: Sequence[Sample], batch_tokens: int, seed: tuple[int, ...]) -> Iterator[Batch]:

@@ -23,7 +23,7 @@ except ImportError as missing:
 # as wide as the target's, and the first steps do not have to mend that.
 NORM_SCALE = 0.3
 # A step of AdamW moves every element alike, and a logit sums over a whole row of the head.
-HEAD_RATE = 0.3
+HEAD_RATE = 0.15
 # Of the loss, what the target's best token counts alone: that is what greedy decoding accepts.
 HARD_SHARE = 0.5
 WEIGHT_DECAY = 0.01

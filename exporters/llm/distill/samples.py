@@ -25,12 +25,14 @@ class Sample:
         written: bool ``[S]``, which of them the target wrote; ``W`` of them.
         teacher_ids: int32 ``[W, K]``, the target's most likely tokens where it wrote, most likely first.
         teacher_probabilities: float16 ``[W, K]``, their probabilities at temperature 1, out of the whole vocabulary.
+        features: float16 ``[S, hidden]``, what the target's last layer gives for every token; None unless computed.
     """
 
     tokens: np.ndarray
     written: np.ndarray
     teacher_ids: np.ndarray
     teacher_probabilities: np.ndarray
+    features: np.ndarray | None = None
 
 
 def write_samples(path: Path, samples: Sequence[Sample]) -> None:

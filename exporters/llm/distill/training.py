@@ -59,8 +59,8 @@ class TrainingSettings:
 
     passes: float = 5.0
     minutes: float | None = None
-    rate: float = 1e-3
-    batch_tokens: int = 1024
+    rate: float = 2e-3
+    batch_tokens: int = 512
     seed: int = 0
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from edgepipe.exporters.llm.distill.samples import Sample
 from edgepipe.exporters.llm.distill.sampling import BatchSampler, Request
@@ -15,6 +16,15 @@ from edgepipe.exporters.llm.onnx import PLAIN, write_onnx
 from edgepipe.exporters.llm.recipe import DecoderRecipe
 from edgepipe.exporters.sources import open_source
 from edgepipe.exporters.sources.weights import DecoderWeights
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Models this small are slowed down by a second thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)
