@@ -27,9 +27,8 @@ class Numbers(click.ParamType):
         try:
             return tuple(self.kind(part) for part in value.split(","))
         except ValueError:
-            self.fail(
-                f"{value!r} is not a list of numbers, as in {'0,29' if self.kind is int else '0,0.7'}", param, ctx
-            )
+            example = "0,1" if self.kind is int else "0,0.7"
+            self.fail(f"{value!r} is not a list of numbers, as in {example}", param, ctx)
 
 
 @click.command("distill", short_help="Train a small draft on what a target writes.")
