@@ -90,7 +90,8 @@ class Costs:
         ratio = _within_outlier(rise / (self.forward(wide) - 1))
         for width in range(2, len(self._rise)):
             likeness = min((width - 1) / (wide - 1), (wide - 1) / (width - 1))
-            self._rise[width] *= 1 + rate * likeness * (ratio - 1)
+            learnt = self._rise[width] * (1 + rate * likeness * (ratio - 1))
+            self._rise[width] = max(learnt, LEAST_RISE * (width - 1))
 
     def observe_draft(self, source: Source, guesses: int, draft_ns: float, other_ns: float) -> None:
         """A drafter has taken ``draft_ns`` for its guesses, and the rest of the round ``other_ns``."""

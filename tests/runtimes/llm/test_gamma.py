@@ -200,6 +200,18 @@ def test_costs_are_learnt_from_neighbours_whatever_slows_both() -> None:
     assert found.forward(1) == 1
 
 
+def test_a_wide_forward_never_comes_to_cost_nothing() -> None:
+    found = costs()
+    for _ in range(2000):
+        found.observe(4, 5e6)
+        found.observe(1, 5e6)
+    assert [found.forward(width) for width in (1, 2, 4)] == pytest.approx([1, 1.02, 1.06])
+    for _ in range(60):
+        found.observe(4, 1.8 * 5e6)
+        found.observe(1, 5e6)
+    assert found.forward(4) == pytest.approx(1.8, rel=0.01)
+
+
 def test_an_outlier_moves_little() -> None:
     found = costs()
     for _ in range(50):
