@@ -11,6 +11,7 @@ from torch import nn
 from edgepipe.errors import UnsupportedModel
 from edgepipe.exporters.vision import operators as op
 from edgepipe.exporters.vision.graph import Graph, Node, Quantization, Tensor
+from edgepipe.exporters.vision.single_rounding import bias_lift
 from edgepipe.exporters.vision.torch_operators import CHANNELS_FIRST, Value, Weights, run, run_weighted
 
 LARGEST_MULTIPLIER = 256  # exclusive; of the step of an accumulator over the output's, in XNNPACK
@@ -74,7 +75,9 @@ class TorchGraph(nn.Module):
     def _add_weights(self, position: int, node: Node) -> None:
         """Weights with the output's channels first, a scale for each of these, and the bias as real numbers."""
         image, filters, *bias = (self.graph.tensors[index] for index in node.inputs)
+        output = self.graph.tensors[node.output]
         assert image.quantization
+        assert output.quantization
         assert filters.quantization
         assert filters.data is not None
         codes = filters.data
@@ -92,7 +95,8 @@ class TorchGraph(nn.Module):
         if bias:
             # ExecuTorch divides by the steps again.
             assert bias[0].data is not None
-            self._add(f"bias_{position}", (bias[0].data * steps).astype(np.float32))
+            lift = bias_lift(node.operator, steps / output.quantization.scale, output)
+            self._add(f"bias_{position}", ((bias[0].data + lift) * steps).astype(np.float32))
 
     def _check_steps(self, position: int, steps: np.ndarray) -> None:
         """``steps``: float64 ``[O]``, what one unit of the accumulator stands for."""

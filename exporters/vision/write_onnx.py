@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from edgepipe.errors import UnsupportedModel
-from edgepipe.exporters.vision.activation_range import activation_range
 from edgepipe.exporters.vision.fixed_point import mean_multiplier
 from edgepipe.exporters.vision.graph import Graph, Node, Quantization, Tensor
 from edgepipe.exporters.vision.nearest_neighbor import nearest_indices
@@ -48,6 +47,7 @@ from edgepipe.exporters.vision.operators import (
     StridedSlice,
     Window,
 )
+from edgepipe.exporters.vision.single_rounding import bias_lift
 from edgepipe.exporters.vision.unsigned_codes import OFFSET, with_unsigned_codes
 
 Item = TypeVar("Item")
@@ -195,43 +195,29 @@ def _weights(qdq: QdqGraph, node: Node, order: tuple[int, ...]) -> str:
     Nodes do not share them: onnxruntime's precise mode on x86 (see the engine) refuses initializers that do.
     """
     tensor = qdq.graph.tensors[node.inputs[1]]
-    if tensor.data is None:
-        raise UnsupportedModel(f"the weights {tensor.name} are computed in the model: expected a constant")
     own = replace(tensor, name=f"{tensor.name}.{node.output}")
-    codes = qdq.constant(own.name, tensor.data.transpose(order))
+    codes = qdq.constant(own.name, _stored(tensor).transpose(order))
     return qdq.dequantize(codes, own, order.index(quantization_of(tensor).axis))
 
 
 def _bias(qdq: QdqGraph, node: Node) -> list[str]:
     """Real bias, if any; its scales are by definition the products of the input's and the weights'."""
     data, weights, *bias = (qdq.graph.tensors[index] for index in node.inputs)
-    scale = np.float32(quantization_of(data).scale)
-    scales = scale * np.array(quantization_of(weights).scales, np.float32)
+    output = qdq.graph.tensors[node.output]
+    scales = np.float32(quantization_of(data).scale) * np.array(quantization_of(weights).scales, np.float32)
+    lift = bias_lift(node.operator, scales / quantization_of(output).scale, output)
     quantization = Quantization(tuple(map(float, scales)), (0,) * len(scales))
     return [
-        qdq.dequantize(
-            qdq.constant(tensor.name, tensor.data + _first_rounding(qdq, node, scales)),
-            replace(tensor, quantization=quantization),
-        )
+        qdq.dequantize(qdq.constant(tensor.name, _stored(tensor) + lift), replace(tensor, quantization=quantization))
         for tensor in bias
-        if tensor.data is not None
     ]
 
 
-def _first_rounding(qdq: QdqGraph, node: Node, scales: np.ndarray) -> np.ndarray:
-    """int32: what to add to the sums of a convolution, of these scales, for the first of TFLite's two roundings.
-
-    It multiplies a sum by 1/2 to 1 and rounds; the second rounding, to a code, then lifts what is a half. So sums that
-    lack 1/2 to 1 of a half are lifted, too: with 1 added, one rounding gives the other code 2.6 times less often (for
-    multipliers spread evenly on a logarithmic scale). Below the zero point it is the other way round.
-    """
-    output = qdq.graph.tensors[node.output]
-    quantization = quantization_of(output)
-    if not isinstance(node.operator, Window):  # LiteRT rounds once where all is connected
-        return np.zeros((), np.int32)
-    lowest, _ = activation_range(node.operator.activation, quantization, output.dtype)
-    rounds_twice = scales / quantization.scale < 0.5
-    return (rounds_twice & (lowest >= quantization.zero_point)).astype(np.int32)
+def _stored(tensor: Tensor) -> np.ndarray:
+    """What a tensor of weights holds."""
+    if tensor.data is None:
+        raise UnsupportedModel(f"the weights {tensor.name} are computed in the model: expected a constant")
+    return tensor.data
 
 
 def _window(operator: Window) -> dict[str, Any]:

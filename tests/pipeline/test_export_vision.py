@@ -220,6 +220,7 @@ def test_every_format(edgepipe: Any, tiny_vision: Path, tmp_path: Path) -> None:
     assert code == 0, err
     found = Bundle.open(tmp_path / "bundle").manifest["validation"]["vision"]["executorch"]
     assert found["top1_agreement"] == 1
+    assert found["max_split_stage_difference"] == found["max_split_output_difference"] == 0
     for engine in ("litert", "onnx", "executorch"):
         outcome = json.loads(edgepipe("run", "bundle", "--verify", "--engine", engine, "--json")[1])["vision"]
         assert outcome["engine"] == engine
