@@ -60,6 +60,9 @@ class Costs:
         self.corrected = corrected
         self._rise = _interpolated(measured.forward_ns)
         self._drafters = dict(measured.drafters)
+        more = range(1, len(self._rise) - 1)
+        # How like two widths are, by their tokens more than one.
+        self._likeness = [[min(one, other) / max(one, other) for other in more] for one in more]
         self._pairs = 0
         self._last = (0, 0.0)
 
@@ -88,10 +91,9 @@ class Costs:
         self._pairs += 1
         rate = max(0.1, 1 / (1 + self._pairs))
         ratio = _within_outlier(rise / (self.forward(wide) - 1))
-        for width in range(2, len(self._rise)):
-            likeness = min((width - 1) / (wide - 1), (wide - 1) / (width - 1))
-            learnt = self._rise[width] * (1 + rate * likeness * (ratio - 1))
-            self._rise[width] = max(learnt, LEAST_RISE * (width - 1))
+        for more, likeness in enumerate(self._likeness[min(wide, len(self._rise) - 1) - 2], start=1):
+            learnt = self._rise[1 + more] * (1 + rate * likeness * (ratio - 1))
+            self._rise[1 + more] = max(learnt, LEAST_RISE * more)
 
     def observe_draft(self, source: Source, guesses: int, draft_ns: float, other_ns: float) -> None:
         """A drafter has taken ``draft_ns`` for its guesses, and the rest of the round ``other_ns``."""

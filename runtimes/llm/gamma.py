@@ -131,18 +131,15 @@ class AutoGamma:
     def choose(self, sources: Sequence[Source], limit: int) -> Choice:
         """See `Gamma.choose`."""
         best, best_value = Choice(), self.GAIN
-        refused = None
+        self._refused = None
         for source in sources:
             count, value = self._best_count(source, limit)
-            if value <= best_value:
-                continue
-            if affordable := self._affordable(source, count):
-                best, best_value = Choice(source, affordable), value
-            else:
-                refused = source
-        self._refused = None if best.source else refused
+            if value > best_value:
+                best, best_value = Choice(source, count), value
+            elif not count:
+                self._refused = source
         if best.source is None:
-            best = Choice() if refused else self._trial(sources, limit)
+            best = self._trial(sources, limit)
         elif self._row == self._row_limit:
             best = Choice()
         watched = tuple(source for source in sources if source.free and source is not best.source)
@@ -176,37 +173,34 @@ class AutoGamma:
         self._purse = min(self._purse + plain_rounds, self.PURSE[1])
 
     def _best_count(self, source: Source, limit: int) -> tuple[int, float]:
-        """The count of most tokens per plain round, and how many those are."""
+        """The count of most tokens per plain round, of those that the purse can pay for, and how many those are."""
         cost = self.costs.drafter(source.name)
         catch_up = cost.catch_up * source.behind / self.SPREAD
         best, best_value = 0, 0.0
         expected, reached, rate = 1.0, 1.0, None
         position = 0
         for count in self._counts:
-            if count > limit:
+            if count > limit or self._price(source, count) > self._purse:
                 break
             while position < count:
                 rate = self.acceptance.rate(source, position, rate)
                 reached *= rate
                 expected += reached
                 position += 1
-            value = expected / (self.costs.forward(count + 1) + cost.draft(count) + catch_up)
-            if value > best_value:
-                best, best_value = count, value
+            plain_rounds = self.costs.forward(count + 1) + cost.draft(count) + catch_up
+            if expected > best_value * plain_rounds:
+                best, best_value = count, expected / plain_rounds
+            if expected + reached * (self.most - count) <= best_value * plain_rounds:
+                break  # though all further guesses stood, and cost nothing
         return best, best_value
 
     def _price(self, source: Source, count: int) -> float:
-        """What a round with so many guesses costs above a plain one, 0 being none."""
-        if not count:
-            return 0.0
+        """What a round with so many guesses, 0 or more, costs above a plain one."""
+        price = self.costs.forward(count + 1) - 1
+        if source.free or not count:
+            return price
         cost = self.costs.drafter(source.name)
-        drafting = cost.draft(count) + cost.catch_up * max(0, source.behind - count - 1)
-        return self.costs.forward(count + 1) - 1 + drafting
-
-    def _affordable(self, source: Source, count: int) -> int:
-        """The most guesses, up to ``count``, that the purse can pay for; 0 if it cannot pay for any."""
-        fitting = (fewer for fewer in reversed(self._counts) if fewer <= count)
-        return next((fewer for fewer in fitting if self._price(source, fewer) <= self._purse), 0)
+        return price + cost.draft(count) + cost.catch_up * max(0, source.behind - count - 1)
 
     def _trial(self, sources: Sequence[Source], limit: int) -> Choice:
         """The first drafter with the fewest guesses, if it is time and the purse can pay for it."""

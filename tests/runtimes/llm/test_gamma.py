@@ -67,6 +67,7 @@ def test_the_count_is_the_best_of_all(rates: list[float], guess: float, limit: i
     curve = dict(enumerate(np.cumsum([1.0, *rises]).tolist(), start=1))
     gamma = AutoGamma(costs(curve, guess, catch_up=0.0))
     gamma.acceptance.rate = lambda source, position, before: rates[position]  # type: ignore[method-assign]
+    gamma._purse = 100.0
     values = [sum(np.cumprod(rates[:count]), 1.0) / (curve[count + 1] + count * guess) for count in range(1, limit + 1)]
     choice = gamma.choose([Source("model")], limit)
     if max(values) > gamma.GAIN:
