@@ -167,8 +167,10 @@ def main() -> int:
     """Take in one bundle."""
     source = open(0, "rb", buffering=0)  # noqa: SIM115 - bytes that are read ahead would be missing from the files
     root, name = Path(sys.argv[1]), sys.argv[2]
-    request = json.loads(source.readline())
-    receiver = Receiver(root, name, request["files"])
+    try:
+        receiver = Receiver(root, name, json.loads(source.readline())["files"])
+    except ValueError:
+        raise SystemExit("the link broke before anything was asked for") from None
     try:
         with locked(root):
             need = receiver.needed()

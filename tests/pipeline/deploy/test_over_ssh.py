@@ -198,6 +198,7 @@ def test_killed_at_random_moments_the_next_deploy_ends_in_a_verified_bundle(
     """Whatever is killed, and whenever: the name holds nothing, or all of one version."""
     bundles, generator = ssh_server.home / ".edgepipe/bundles", random.Random(7)
     there, sums = bundles / "heavy", [(version / "SHA256SUMS").read_text() for version in versions]
+    receiver = (THERE, "edgepipe.pipeline.receive", str(ssh_server.home))
     struck = dict.fromkeys(("workstation", "ssh", "receiver"), 0)
     for moment in range(MOMENTS):
         version = moment // 2 % 2  # the same version twice, to go on with what has arrived, then the other
@@ -210,11 +211,13 @@ def test_killed_at_random_moments_the_next_deploy_ends_in_a_verified_bundle(
             struck[victim] += process.poll() is None
             process.kill()
         else:
-            words = {"ssh": ("ssh", LINK), "receiver": (THERE, "edgepipe.pipeline.receive", str(ssh_server.home))}
+            words = {"ssh": ("ssh", LINK), "receiver": receiver}
             struck[victim] += bool(ssh_server.kill(*words[victim]))
         _, said = process.communicate(timeout=120)
         assert b"Traceback" not in said, said.decode()
         assert process.returncode in (0, 4, -9), said.decode()
+        while ssh_server.processes(*receiver):  # whose workstation is gone; what it swaps cannot be judged meanwhile
+            time.sleep(0.01)
         if there.exists():
             assert is_whole(there)
             assert (there / "SHA256SUMS").read_text() in sums
