@@ -163,7 +163,9 @@ def _print(report: Report) -> None:
                 f"{name} {ratio['p50']:.2f} times as fast ({ratio['min']:.2f} to {ratio['max']:.2f})"
                 for name, ratio in (("TTFT", prompt["speedup"]["ttft"]), ("decode", prompt["speedup"]["decode"]))
             )
-            click.echo(f"{head}, against plain: {' · '.join(parts)}")
+            predicted = prompt["predicted_speedup"]
+            said = "" if predicted is None else f" · costs and acceptance predict {predicted:.2f} times"
+            click.echo(f"{head}, against plain: {' · '.join(parts)}{said}")
     if "vision" in report:
         _print_vision(report["vision"])
     if "board" in report:

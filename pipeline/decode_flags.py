@@ -48,8 +48,8 @@ _FLAGS = (
         metavar="NAME[,NAME]",
         default="auto",
         show_default=True,
-        help=f"Who guesses ahead, in the order they are asked: {', '.join(DRAFTERS)}, or none; auto: the bundle's "
-        "draft model if it has one, else lookup.",
+        help=f"Who guesses ahead, in the order they are asked: {', '.join(DRAFTERS)}, or none; auto: lookup, then the "
+        "bundle's draft model if it has one.",
     ),
     click.option(
         "--gamma",
@@ -114,7 +114,7 @@ def decode_options(flags: dict[str, Any], bundle: Bundle) -> DecodeOptions:
         raise click.UsageError("--draft-budget needs a --draft-policy")
     drafter = flags["drafter"]
     if drafter == "auto":
-        drafter = "model" if "draft" in bundle.manifest["components"] else "lookup"
+        drafter = "lookup,model" if "draft" in bundle.manifest["components"] else "lookup"
     engine = flags["engine"]
     if engine is None or (engine not in ENGINES and "vision" in bundle.manifest["components"]):
         engine = "onnx"  # what was asked for is an engine of the vision model

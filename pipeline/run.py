@@ -37,6 +37,7 @@ class Answer:
             "tokens_per_round": generation.tokens_per_round,
             "estimated_speedup": generation.estimated_speedup,
             "speculation": speculation(generation.rounds),
+            "time_split": generation.time_split,
             "kv_bytes": self.kv_bytes,
         }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from edgepipe.runtimes.llm.rounds import Round
+from edgepipe.runtimes.llm.rounds import Round, time_split
 from edgepipe.runtimes.llm.speculative import SpeculativeDecoder
 from edgepipe.runtimes.llm.tokenizer import TextStream, Tokenizer
 
@@ -38,8 +38,13 @@ class Generation:
     @property
     def decode_tokens_per_s(self) -> float | None:
         """Tokens after the first, divided by the time of the rounds that made them."""
-        elapsed_ns = sum(entry.total_ns for entry in self.rounds)
+        elapsed_ns = self._rounds_ns
         return 1e9 * sum(len(entry.tokens) for entry in self.rounds) / elapsed_ns if elapsed_ns else None
+
+    @property
+    def time_split(self) -> dict[str, float] | None:
+        """Shares of the time of the rounds (`rounds.time_split`)."""
+        return time_split(self.rounds, self._rounds_ns) if self.rounds else None
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -58,8 +63,11 @@ class Generation:
         plain = [entry.total_ns for entry in self.rounds if not entry.drafted]
         if not plain or len(plain) == len(self.rounds):
             return None
-        elapsed_ns = sum(entry.total_ns for entry in self.rounds)
-        return median(plain) * sum(len(entry.tokens) for entry in self.rounds) / elapsed_ns
+        return median(plain) * sum(len(entry.tokens) for entry in self.rounds) / self._rounds_ns
+
+    @property
+    def _rounds_ns(self) -> int:
+        return sum(entry.total_ns for entry in self.rounds)
 
 
 def generate(

@@ -58,7 +58,7 @@ def test_a_report_beside_the_user(edgepipe: Any, tiny_bundle: Path, tmp_path: Pa
     assert [line.partition(":")[0] for line in lines[:-2]] == ["prompt 4", "prompt 9"]
     assert lines[-2:] == [str(Path("report/report.md")), str(Path("report/report.json"))]
     report = read_report(tmp_path / "report" / "report.json")
-    assert report["configuration"]["decode"]["drafter"] == "model", "the bundle has a draft"
+    assert report["configuration"]["decode"]["drafter"] == "lookup,model", "the bundle has a draft"
     assert (tmp_path / "report" / "report.md").read_text(encoding="utf-8").startswith("# ")
 
 

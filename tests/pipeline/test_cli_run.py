@@ -69,6 +69,9 @@ def test_answers_as_transformers_does(
     assert answer["tokens"] == tokens
     assert answer["text"] == text
     assert (answer["finish_reason"], answer["prompt_tokens"]) == ("length", length)
+    assert sum(answer["time_split"].values()) == pytest.approx(1)
+    guessed = answer["speculation"]
+    assert sum(guessed["gamma_histogram"].values()) + sum(g["accepted"] for g in guessed["by_position"]) == 29
     if drafter != "lookup" and gamma != "auto":  # which may have found nothing to copy, or not worth it
         assert (answer["acceptance_rate"] is None) == (drafter == "none")
 

@@ -38,6 +38,10 @@ def test_guesses_by_drafter_and_rounds_by_guesses() -> None:
 def test_time_split_sums_to_one() -> None:
     split = time_split(ROUNDS, 1000)
     assert split == pytest.approx({"draft": 0.02, "verify": 0.73, "sample": 0.13, "kv": 0.012, "other": 0.108})
+    assert Generation(1, rounds=ROUNDS).time_split == pytest.approx(
+        {"draft": 20 / 892, "verify": 730 / 892, "sample": 130 / 892, "kv": 12 / 892, "other": 0}
+    )
+    assert Generation(1).time_split is None
 
 
 def test_speedup_is_estimated_from_plain_rounds_of_the_same_run() -> None:
