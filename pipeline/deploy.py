@@ -79,7 +79,7 @@ def deploy(
     """
     if isinstance(device, str):
         if is_board(device):
-            raise RecipeError(f"device is {device}: a board is flashed; `make` in the bundle's vision/firmware builds")
+            raise RecipeError(f"device is {device}: a board is flashed, type edgepipe flash {bundle}")
         device = find_device(device)
     opened, tell = Bundle.open(bundle), progress or (lambda fraction, step: None)
     name = opened.folder.resolve().name

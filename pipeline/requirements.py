@@ -33,7 +33,7 @@ def engines_for(bundle: Bundle, asked: str | None = None) -> list[str]:
         if not exported:
             raise BundleError(
                 f"{bundle.folder}: {name} has no files for an engine of {', '.join(_PREFERRED)}: export it with "
-                "--formats, or flash its firmware"
+                "--formats, or flash its firmware with edgepipe flash"
             )
         engines.add(asked if asked in exported else next(engine for engine in _PREFERRED if engine in exported))
     if asked and asked not in engines:
