@@ -10,6 +10,9 @@ Second table, 20 prompts of five kinds (`speculation_prompts.py`) with `--gamma 
 decoding each drafter is, the median of all answers and the range over the prompts' medians. `model` needs a draft:
 that of the bundle, or `--draft`.
 
+Third table, long texts (`speculation_long.py`), where the target drafts for itself and sees a window of 512 tokens
+meanwhile (`--drafter sparse`): c is what a guess costs against a token of the target.
+
 Only decoding is timed: from the first token to the last, at most `--tokens`, less where the answer ends. What is
 compared takes turns in one process, over the same loaded engine, in an order that alternates from round to round;
 every ratio is taken within a round. The first round is a warm-up and not kept.
@@ -31,6 +34,7 @@ from typing import Any
 
 from common import arguments, report, table
 from padded_pair import SOURCE
+from speculation_long import long_rows, measure_long
 from speculation_pair import measure_pair, pair_rows
 from speculation_prompts import KINDS, prompts
 from speculation_runs import decode, decoder_of, raw, take_turns
@@ -41,6 +45,7 @@ from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.decode_options import DecodeOptions
 from edgepipe.pipeline.recipe import Recipe
 from edgepipe.pipeline.session import Session
+from edgepipe.runtimes.llm.sampling import SamplingParams
 
 NEVER_SLOWER, COPYING = 0.98, 1.5  # over plain decoding, for each kind and for copying
 
@@ -48,7 +53,11 @@ NEVER_SLOWER, COPYING = 0.98, 1.5  # over plain decoding, for each kind and for 
 def measure_kinds(bundle: Bundle, drafters: Sequence[str], options: Any) -> dict[str, list[dict[str, Any]]]:
     """For each drafter one entry for each round and prompt."""
     taken: dict[str, list[dict[str, Any]]] = {name: [] for name in drafters}
-    sessions = {name: Session(bundle, DecodeOptions(threads=options.threads, drafter=name)) for name in drafters}
+    sampling = SamplingParams(temperature=options.temperature)
+    sessions = {
+        name: Session(bundle, DecodeOptions(threads=options.threads, drafter=name, sampling=sampling))
+        for name in drafters
+    }
     for number in range(options.rounds + 1):
         for name, session in sessions.items():
             for index, (kind, prompt) in enumerate(prompts(session)):
@@ -95,11 +104,21 @@ def main() -> None:
     parser.add_argument("--times", type=int, nargs="*", default=[4, 8], metavar="K", help="of the pairs (default: 4 8)")
     parser.add_argument("--gammas", type=int, nargs="*", default=[2, 4, 6], help="of the pairs, beside auto")
     parser.add_argument("--drafters", nargs="*", help="of the second table (default: all)")
+    parser.add_argument(
+        "--lengths",
+        type=int,
+        nargs="*",
+        default=[1024, 2048, 4096, 7168],
+        help="of the third table, in tokens",
+    )
+    parser.add_argument(
+        "--temperature", type=float, default=0.0, help="of the second table (default: %(default)s, greedy)"
+    )
     parser.add_argument("--tokens", type=int, default=96, help="of an answer, at most (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=7, help="kept, after one warm-up (default: %(default)s)")
     options = parser.parse_args()
     failed: list[str] = []
-    samples: dict[str, Any] = {"tokens": options.tokens, "rounds": options.rounds}
+    samples: dict[str, Any] = {name: getattr(options, name) for name in ("tokens", "rounds", "temperature")}
     with ExitStack() as stack:
         if options.work is None:
             options.work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -126,6 +145,15 @@ def main() -> None:
             samples["kinds"] = {name: [raw(entry) for entry in entries] for name, entries in kinds.items()}
             print(f"\nGamma auto against plain decoding, {options.rounds} rounds:\n")
             print(table(["prompts", *drafters], kind_rows(kinds, failed)))
+        if options.lengths:
+            rows = []
+            for length in options.lengths:
+                long = measure_long(bundle, length, options)
+                rows += long_rows(length, long)
+                samples[f"long_{length}"] = [raw(entry) for entry in long]
+            header = ["tokens of text", "guesses", "c", "t(5) / t(1)", "tokens per round", "over plain"]
+            print(f"\nThe target drafts for itself in a window, {options.rounds} rounds:\n")
+            print(table(header, rows))
     print("\n" + ("\n".join(f"- {line}" for line in failed) if failed else "All as it is to be."))
     report(options, {**samples, "failed": failed})
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from statistics import median
-from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 from padded_pair import padded_pair
-from speculation_runs import Decoded, decode, decoder_of, spread, take_turns
+from speculation_runs import Decoded, Probe, decode, decoder_of, spread, take_turns
 
 from edgepipe.pipeline.decode_options import CacheOptions, DecodeOptions
 from edgepipe.pipeline.session import Session
-from edgepipe.runtimes.llm.decoder import CachedDecoder
 
 AS_PREDICTED = 0.9  # observed over predicted
 PAYING, PAYS = 8, 1.5  # from this K on, gamma auto over plain
@@ -23,34 +20,6 @@ STORIES = (
     "The history of bread begins long before the first ovens were built. People",
 )
 WIDTHS = (1, 2, 3, 4, 5, 7, 9, 12, 16)
-
-
-class Probe:
-    """Times single forwards of target and draft after the same text."""
-
-    def __init__(self, session: Session, text: Sequence[int]) -> None:
-        self.target, self.draft = (
-            session.cached(component, CacheOptions(), len(text) + max(WIDTHS)) for component in ("target", "draft")
-        )
-        self.target.prefill(text)
-        self.draft.prefill(text)
-        self.token = text[-1]
-
-    def __call__(self, repeats: int = 3) -> tuple[dict[int, float], float]:
-        """Nanoseconds of the target's forward by width, and of the draft's of one token."""
-        forwards: dict[int, list[int]] = {width: [] for width in WIDTHS}
-        guesses = []
-        for _ in range(repeats):
-            for width in WIDTHS:
-                forwards[width].append(self._time(self.target, width))
-                guesses.append(self._time(self.draft, 1))
-        return {width: median(times) for width, times in forwards.items()}, median(guesses)
-
-    def _time(self, decoder: CachedDecoder, width: int) -> int:
-        begin = perf_counter_ns()
-        decoder.extend([self.token] * width)
-        decoder.commit(0)
-        return perf_counter_ns() - begin
 
 
 def predicted_ns(decoded: Decoded, forwards: dict[int, float], guess_ns: float) -> float:
@@ -68,7 +37,10 @@ def measure_pair(times: int, options: Any) -> list[dict[str, Any]]:
         total = len(prompt) + 1 + options.tokens
         half = decoder_of(session, total, 0)
         decode(half, prompt, options.tokens // 2)
-        probe = Probe(session, half.text)
+        probed = [session.cached(name, CacheOptions(), total + max(WIDTHS)) for name in ("target", "draft")]
+        for decoder in probed:
+            decoder.prefill(half.text)
+        probe = Probe(*probed, WIDTHS)
 
         def one(gamma: int | str, prompt: list[int] = prompt, total: int = total) -> Decoded:
             return decode(decoder_of(session, total, gamma), prompt, options.tokens)

@@ -7,7 +7,7 @@ import numpy as np
 from edgepipe.pipeline.session import Session
 
 KINDS = ("chat", "code", "copy-heavy", "random tokens", "unseen language")
-RANDOM_TOKENS = 100
+RANDOM_TOKENS = 80
 
 CHAT = (
     "Explain to a child why the sky is blue during the day and red in the evening.",
@@ -48,9 +48,8 @@ struct node *insert(struct node *root, int key)
 )
 
 COPY = (
-    """Repeat this recipe exactly as it is:
+    """Repeat this list exactly as it is:
 
-Potato soup for four people
 1. Peel 800 grams of potatoes and cut them into cubes of two centimetres.
 2. Chop one onion, two carrots and a stick of celery.
 3. Melt 30 grams of butter in a large pot and fry the onion until it is soft.
@@ -59,15 +58,13 @@ Potato soup for four people
 6. Crush a third of the potatoes with a fork, so that the soup gets thick.
 7. Season with salt, pepper, nutmeg and a spoonful of vinegar.
 8. Serve with chopped parsley and slices of dark bread.""",
-    """Copy this table without any change:
+    """Correct the spelling of this text and repeat all of it:
 
-| day | morning | afternoon | evening |
-|---|---|---|---|
-| Monday | mathematics, room 12 | football in the yard | choir practice |
-| Tuesday | history, room 7 | chemistry laboratory | free |
-| Wednesday | geography, room 12 | library | theatre group |
-| Thursday | mathematics, room 9 | swimming pool | free |
-| Friday | biology, room 3 | painting | film club |""",
+The libary of our village is in the old school beside the bridge. It opens every Tuesday and every Friday at three in \
+the afternoon. Mrs Jansen, who has kept the books for thirty years, knows what every reader likes. She puts new novels \
+on the round table near the window, and the childrens' books on the low shelves by the stove. In winter many people \
+come only to read the newspapers and to drink a cup of tea. Last year the roof was repaired, and since then the rain \
+stays outside.""",
     """Change the name Peter to Martin in this text, and write out all of it:
 
 Peter lived in the last house before the forest. Every morning Peter fed the hens, carried water from the well and \
@@ -75,25 +72,27 @@ opened the shutters of the workshop. In the workshop Peter repaired clocks that 
 to him. Some of the clocks were older than the church, and Peter knew the story of every one of them. On Sundays Peter \
 closed the workshop, put on his brown coat and walked to the village, where his sister waited for him with the coffee. \
 In the afternoon Peter walked home along the river and listened to the bells.""",
-    """Add a docstring to the function `total` and print the whole program again:
+    """Correct the spelling in the comments of this program and repeat all of it:
 
-def total(orders):
-    result = 0
-    for order in orders:
-        if order["status"] == "cancelled":
-            continue
-        price = order["price"] * order["quantity"]
-        if order["country"] == "NO":
-            price = price * 1.25
-        result = result + price
-    return result
+# Reads the temprature of the room every minute.
+import time
+import sensor
 
-orders = [
-    {"status": "sent", "price": 12, "quantity": 3, "country": "NO"},
-    {"status": "cancelled", "price": 99, "quantity": 1, "country": "DK"},
-    {"status": "sent", "price": 7, "quantity": 10, "country": "DK"},
-]
-print(total(orders))""",
+LIMIT = 26.5
+
+def main():
+    warned = False
+    while True:
+        value = sensor.read("room")
+        # Warn only once untill it is cool again.
+        if value > LIMIT and not warned:
+            print("It is too warm:", value)
+            warned = True
+        if value < LIMIT - 1:
+            warned = False
+        time.sleep(60)
+
+main()""",
 )
 
 # Finnish, Turkish, Polish, Hungarian.
@@ -118,6 +117,7 @@ def prompts(session: Session) -> list[tuple[str, list[int]]]:
     found = [("chat", question(text)) for text in CHAT]
     found += [("code", tokenizer.encode(text)) for text in CODE[:2]] + [("code", question(text)) for text in CODE[2:]]
     found += [("copy-heavy", question(text)) for text in COPY]
-    for _ in range(4):
-        found.append(("random tokens", random.integers(session.spec.vocab_size, size=RANDOM_TOKENS).tolist()))
+    for number in range(4):  # two as they are, two as questions
+        tokens = random.integers(session.spec.vocab_size, size=RANDOM_TOKENS).tolist()
+        found.append(("random tokens", tokens if number < 2 else question(tokenizer.decode(tokens))))
     return found + [("unseen language", question(text)) for text in UNSEEN]

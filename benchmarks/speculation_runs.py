@@ -11,8 +11,9 @@ from typing import Any
 
 from edgepipe.pipeline.decode_options import CacheOptions
 from edgepipe.pipeline.session import Session
+from edgepipe.runtimes.llm.decoder import CachedDecoder
 from edgepipe.runtimes.llm.drafters.model import ModelDrafter
-from edgepipe.runtimes.llm.sampling import Sampler, SamplingParams
+from edgepipe.runtimes.llm.sampling import Sampler
 from edgepipe.runtimes.llm.speculative import SpeculativeDecoder
 
 
@@ -51,12 +52,35 @@ def decoder_of(session: Session, total: int, gamma: int | str) -> SpeculativeDec
     """The session's own for ``auto``; 0 is plain, and another number fixes the guesses of its draft model."""
     if gamma == "auto":
         return session.decoder(total)
-    sampler = Sampler(SamplingParams())
+    sampler = Sampler(session.options.sampling)
     target, stops = session.cached("target", CacheOptions(), total), session.spec.eos_token_ids
     if gamma == 0:
         return SpeculativeDecoder(target, sampler, stop_tokens=stops)
     draft = session.cached("draft", CacheOptions(), total)
     return SpeculativeDecoder(target, sampler, ModelDrafter(draft, sampler, session.spec.vocab_size), int(gamma), stops)
+
+
+class Probe:
+    """Times single forwards of target and draft after what is in their caches, and rolls them back."""
+
+    def __init__(self, target: CachedDecoder, draft: CachedDecoder, widths: Sequence[int]) -> None:
+        self.target, self.draft, self.widths = target, draft, widths
+
+    def __call__(self, repeats: int = 3) -> tuple[dict[int, float], float]:
+        """Nanoseconds of the target's forward by width, and of the draft's of one token."""
+        forwards: dict[int, list[int]] = {width: [] for width in self.widths}
+        guesses = []
+        for _ in range(repeats):
+            for width in self.widths:
+                forwards[width].append(self._time(self.target, width))
+                guesses.append(self._time(self.draft, 1))
+        return {width: median(times) for width, times in forwards.items()}, median(guesses)
+
+    def _time(self, decoder: CachedDecoder, width: int) -> int:
+        begin = perf_counter_ns()
+        decoder.extend([0] * width)
+        decoder.commit(0)
+        return perf_counter_ns() - begin
 
 
 def take_turns(turns: dict[Any, Callable[[], Any]], number: int) -> dict[Any, Any]:
