@@ -13,7 +13,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -120,11 +120,18 @@ def _print_warnings() -> None:
     """Let edgepipe's own warnings be a line on stderr like its errors, each time they come up."""
     otherwise = warnings.showwarning
 
-    def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
         if issubclass(category, EdgepipeWarning):
             click.echo(f"warning: {message}", err=True)
         else:
-            otherwise(message, category, *place)
+            otherwise(message, category, filename, lineno, file, line)
 
     warnings.simplefilter("always", EdgepipeWarning)
     warnings.showwarning = show

@@ -77,9 +77,10 @@ class Session:
         sampler = Sampler(options.sampling)
         target = self.cached("target", options.cache, total_tokens)
         drafters = [self._drafter(name, total_tokens, target, sampler) for name in options.drafters]
-        gamma: int | Gamma = self.most_guesses(total_tokens)
+        most = self.most_guesses(total_tokens)
+        gamma: int | Gamma = most
         if drafters and options.gamma == "auto":
-            gamma = AutoGamma(self._costs_for(total_tokens, target, drafters, sampler), gamma)
+            gamma = AutoGamma(self._costs_for(total_tokens, target, drafters, sampler), most)
         stops = [*self.spec.eos_token_ids, *map(self._token_id, stop_tokens)]
         return SpeculativeDecoder(target, sampler, drafters, gamma, stops)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import index
 from time import perf_counter_ns
 from typing import TypeVar
@@ -66,7 +67,7 @@ class Chain:
         """Those that have something to propose after ``text``, in order."""
         found = []
         for name, drafter in list(self._drafters.items()):
-            evidence = self._guarded(name, lambda drafter=drafter: drafter.evidence(text), None)
+            evidence = self._guarded(name, partial(drafter.evidence, text), None)
             if evidence is not None:
                 behind = len(text) - self._read[name]
                 found.append(Source(name, evidence, drafter.free, min(behind, drafter.reach or behind)))
