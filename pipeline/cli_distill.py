@@ -98,17 +98,17 @@ def command(
 
     recipe = Distillation(
         target,
-        revision,
-        kind,
-        layers,
-        vocabulary,
-        prompts,
-        text,
-        temperatures,
-        samples,
-        TrainingSettings(passes, minutes, seed=seed),
-        seed,
-        threads or os.cpu_count() or 1,
+        revision=revision,
+        kind=kind,
+        layers=layers,
+        output_vocab_size=vocabulary,
+        prompts=prompts,
+        text=text,
+        temperatures=temperatures,
+        sample_tokens=samples,
+        training=TrainingSettings(passes, minutes, seed=seed),
+        seed=seed,
+        threads=threads or os.cpu_count() or 1,
     )
     work = work or output.with_name(f"{output.name}.work")
     with progress(f"distill {output}", log_seconds=60) as report:
