@@ -6,8 +6,10 @@ import hashlib
 import json
 import os
 import platform
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
@@ -16,36 +18,34 @@ import numpy as np
 
 from edgepipe.cache import cache_folder
 from edgepipe.devices.probes import device_facts
+from edgepipe.errors import EdgepipeWarning
 from edgepipe.runtimes.llm.costs import DraftCost, MeasuredCosts
 from edgepipe.runtimes.llm.decoder import CachedDecoder
 from edgepipe.runtimes.llm.drafters.drafter import Drafter
+from edgepipe.runtimes.llm.sampling import Sampler
+from edgepipe.runtimes.llm.speculative import SpeculativeDecoder
 
 # The widths that tell most come first: on a slow device there is no time for the others.
 WIDTHS = (1, 2, 4, 8, 16, 3, 6, 12)
 BUDGET_NS = 400_000_000
 ROUNDS = 9
+ACCEPTANCE_ROUNDS = 12
 LINE_WEIGHT = 2  # samples of a width that the straight line through all counts for
 
 SCHEMA_VERSION = 2
 
 
-def measured_costs(
-    target: CachedDecoder, drafters: Sequence[Drafter], context: int, facts: dict[str, object]
-) -> MeasuredCosts:
-    """From the cache, else timed here and now, which takes about half a second, and kept.
+def measured_costs(facts: Mapping[str, object], measure: Callable[[], MeasuredCosts]) -> MeasuredCosts:
+    """From the cache, else measured here and now, which takes about a second, and kept.
 
-    Args:
-        target: with an empty cache, as it is afterwards.
-        drafters: with nothing read, as they are afterwards.
-        context: tokens that the target's cache is made to seem to hold.
-        facts: what the figures depend on beside this device.
+    ``facts`` are what the figures depend on beside this device.
     """
     device = {key: device_facts()[key] for key in ("cpu_model", "cores", "usable_cores", "packages")}
-    key = json.dumps([SCHEMA_VERSION, platform.node(), device, facts, [drafter.name for drafter in drafters]])
+    key = json.dumps([SCHEMA_VERSION, platform.node(), device, facts])
     path = cache_folder() / "costs" / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
     costs = _read(path)
     if costs is None:
-        costs = time_costs(target, drafters, context)
+        costs = measure()
         _write(path, costs)
     return costs
 
@@ -56,7 +56,14 @@ def time_costs(
     context: int,
     clock: Callable[[], int] = perf_counter_ns,
 ) -> MeasuredCosts:
-    """Time forwards of the target, within `BUDGET_NS` but for the first few, and the drafters; see `measured_costs`."""
+    """Time forwards of the target, within `BUDGET_NS` but for the first few, and the drafters.
+
+    Args:
+        target: with an empty cache, as it is afterwards.
+        drafters: with nothing read, as they are afterwards.
+        context: tokens that the target's cache is made to seem to hold.
+        clock: nanoseconds.
+    """
     cache = target.cache
     # Attention over rows of zeros takes as long as over any others.
     cache.length = cache.next_position = max(0, min(context, cache.capacity - max(WIDTHS)))
@@ -76,6 +83,40 @@ def time_costs(
             costs[drafter.name] = DraftCost(*(part_ns / curve[1] for part_ns in taken))
     cache.clear()
     return MeasuredCosts(curve, costs)
+
+
+def measure_acceptance(
+    target: CachedDecoder,
+    sampler: Sampler,
+    drafters: Sequence[Drafter],
+    text: Sequence[int],
+    gamma: int,
+    clock: Callable[[], int] = perf_counter_ns,
+) -> dict[str, float]:
+    """Share of right guesses after ``text``, by drafter, of those that come before or are the first wrong one.
+
+    ``gamma`` guesses a round, within `BUDGET_NS` but for the first few rounds. What is free has no need of it.
+    """
+    found = {}
+    for drafter in drafters:
+        if drafter.free or not gamma:
+            continue
+        decoder = SpeculativeDecoder(target, sampler, drafter, gamma)
+        accepted, tested = 1, 2  # as if one guess had been right and one wrong, so that nothing is certain
+        begin = clock()
+        with warnings.catch_warnings(action="ignore", category=EdgepipeWarning):
+            decoder.start(text)
+            for number in range(ACCEPTANCE_ROUNDS):
+                if number >= 4 and clock() - begin > BUDGET_NS:
+                    break
+                entry = decoder.step(gamma + 1)
+                accepted += entry.accepted
+                tested += min(entry.drafted, entry.accepted + 1)
+        if decoder.chain:  # else it has failed, and will fail again when it is asked
+            found[drafter.name] = accepted / tested
+        decoder.chain.reset()
+        target.cache.clear()
+    return found
 
 
 def smoothed(times: Mapping[int, Sequence[int]]) -> dict[int, float]:
@@ -131,19 +172,20 @@ def _read(path: Path) -> MeasuredCosts | None:
         kept = json.loads(path.read_bytes())
         forward_ns = {int(width): float(taken) for width, taken in kept["forward_ns"].items()}
         drafters = {name: DraftCost(**cost) for name, cost in kept["drafters"].items()}
+        acceptance = {name: float(rate) for name, rate in kept["acceptance"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     usable = forward_ns.get(1, 0) > 0 and min(forward_ns.values()) > 0
-    return MeasuredCosts(forward_ns, drafters) if usable else None
+    return MeasuredCosts(forward_ns, drafters, acceptance) if usable else None
 
 
 def _write(path: Path, costs: MeasuredCosts) -> None:
     """Keep the figures; where that is impossible, they are measured again."""
-    drafters = {name: vars(cost) for name, cost in costs.drafters.items()}
+    content = asdict(costs)
     partial = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps({"forward_ns": costs.forward_ns, "drafters": drafters}))
+        partial.write_text(json.dumps(content))
         os.replace(partial, path)
     except OSError:
         with suppress(OSError):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from edgepipe.errors import BundleError, ContextError, RecipeError
 from edgepipe.lazy import load
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.decode_options import CacheOptions, DecodeOptions
-from edgepipe.pipeline.device_costs import measured_costs
+from edgepipe.pipeline.device_costs import measure_acceptance, measured_costs, time_costs
+from edgepipe.pipeline.prompt_text import TEXT, prompt_tokens
 from edgepipe.runtimes.llm.chat_template import ChatTemplate
-from edgepipe.runtimes.llm.costs import Costs
+from edgepipe.runtimes.llm.costs import Costs, MeasuredCosts
 from edgepipe.runtimes.llm.decoder import CachedDecoder, Decoder
 from edgepipe.runtimes.llm.drafters import DRAFTERS
 from edgepipe.runtimes.llm.drafters.drafter import Drafter
@@ -28,8 +31,8 @@ from edgepipe.runtimes.llm.spec import DecoderSpec
 from edgepipe.runtimes.llm.speculative import SpeculativeDecoder
 from edgepipe.runtimes.llm.tokenizer import load_tokenizer, require_same_tokenizer
 
-# A draft that has more of the text to read than this passes over the rest, where guessing has yet to prove its worth.
-REACH = 64
+# Guesses a round while acceptance is measured.
+MEASURED_GAMMA = 3
 
 # Costs are measured for texts up to these lengths; attention's share of a forward grows with the text.
 _LENGTHS = (512, 2048, 8192, 32768)
@@ -80,7 +83,10 @@ class Session:
         most = self.most_guesses(total_tokens)
         gamma: int | Gamma = most
         if drafters and options.gamma == "auto":
-            gamma = AutoGamma(self._costs_for(total_tokens, target, drafters, sampler), most)
+            costs = self._costs_for(total_tokens)
+            gamma = AutoGamma(costs, most)
+            for drafter in drafters:
+                drafter.reach = costs.reach(drafter.name)
         stops = [*self.spec.eos_token_ids, *map(self._token_id, stop_tokens)]
         return SpeculativeDecoder(target, sampler, drafters, gamma, stops)
 
@@ -111,8 +117,7 @@ class Session:
             vocabulary = self.output_vocabulary("draft")
             if self._component("draft")["kind"] == "head":
                 return HeadDrafter(draft, target, sampler, vocabulary)
-            reach = REACH if self.options.gamma == "auto" else None
-            drafter = load(DRAFTERS[name])(draft, sampler, self.spec.vocab_size, vocabulary, reach)
+            drafter = load(DRAFTERS[name])(draft, sampler, self.spec.vocab_size, vocabulary)
         elif name == "sparse":
             window = self._policy(self.spec, self.options.own_window, total_tokens)
             drafter = load(DRAFTERS[name])(target, window, self.most_guesses(total_tokens), sampler)
@@ -120,9 +125,7 @@ class Session:
             drafter = load(DRAFTERS[name])()
         return drafter
 
-    def _costs_for(
-        self, total_tokens: int, target: CachedDecoder, drafters: Sequence[Drafter], sampler: Sampler
-    ) -> Costs:
+    def _costs_for(self, total_tokens: int) -> Costs:
         """The costs of rounds in a text of about this length, which all such texts of the session correct.
 
         They are not corrected where the rounds decide what the text is: what is evicted depends on them, and so do the
@@ -131,22 +134,27 @@ class Session:
         options = self.options
         length = next(length for length in _LENGTHS if total_tokens <= length or length == _LENGTHS[-1])
         if length not in self._costs:
-            facts: dict[str, object] = {
+            facts = {
                 "bundle_id": self.bundle.manifest["bundle_id"],
                 "length": length,
-                "engine": options.engine,
-                "threads": options.threads,
-                "policies": [options.cache.policy, options.beside_target.policy],
-                "draft_budget": options.draft_cache and options.draft_cache.budget,
+                "decode": {name: value for name, value in asdict(options).items() if name != "sampling"},
             }
-            state = sampler.random.bit_generator.state
-            measured = measured_costs(target, drafters, min(length // 2, target.policy.budget), facts)
-            sampler.random.bit_generator.state = state
-            drawn = not sampler.greedy and not all(drafter.free for drafter in drafters)
-            self._costs[length] = Costs(
-                measured, corrected=options.cache.budget is None and not (drawn and options.sampling.seed is not None)
-            )
+            measured = measured_costs(facts, partial(self._measure_costs, length))
+            drawn = options.sampling.temperature > 0 and not all(load(DRAFTERS[name]).free for name in options.drafters)
+            repeatable = options.cache.budget is not None or (drawn and options.sampling.seed is not None)
+            self._costs[length] = Costs(measured, corrected=not repeatable)
         return self._costs[length]
+
+    def _measure_costs(self, length: int) -> MeasuredCosts:
+        """Costs in texts of up to ``length``, with caches and a sampler of their own."""
+        total = min(length // 2 + 64, self.spec.context_length)
+        sampler = Sampler(self.options.sampling)
+        target = self.cached("target", self.options.cache, total)
+        drafters = [self._drafter(name, total, target, sampler) for name in self.options.drafters]
+        costs = time_costs(target, drafters, min(length // 2, target.policy.budget))
+        gamma = min(MEASURED_GAMMA, self.most_guesses(total)) if total >= 128 else 0
+        text = prompt_tokens(self.tokenizer, TEXT, 32)
+        return replace(costs, acceptance=measure_acceptance(target, sampler, drafters, text, gamma))
 
     def cached(self, component: str, cache: CacheOptions, total_tokens: int) -> CachedDecoder:
         """One component's decoder with a fresh cache, kept as ``cache`` says.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edgepipe.runtimes.llm.drafters.chain import Source
 
 # What is seen counts within this factor of the estimate: the machine may have been disturbed.
 OUTLIER = 3.0
+
+# What a draft may read before its first guess, in plain rounds: if it was measured to be good, or else.
+GOOD = 0.5  # acceptance
+READING = {True: 4.0, False: 1.0}
 
 # A token more in a forward costs at least this, in plain rounds; less was measured by mistake.
 LEAST_RISE = 0.02
@@ -40,10 +44,12 @@ class MeasuredCosts:
     Attributes:
         forward_ns: nanoseconds of a forward by its width, 1 included.
         drafters: by name; one that is not there is taken to cost nothing until it has been asked.
+        acceptance: share of a drafter's guesses that were right, of those put to the test in a first text.
     """
 
     forward_ns: Mapping[int, float]
     drafters: Mapping[str, DraftCost]
+    acceptance: Mapping[str, float] = field(default_factory=dict)
 
 
 class Costs:
@@ -54,10 +60,12 @@ class Costs:
 
     Attributes:
         corrected: whether anything is learnt; if not, the same text gets the same rounds again.
+        acceptance: as measured.
     """
 
     def __init__(self, measured: MeasuredCosts, *, corrected: bool = True) -> None:
         self.corrected = corrected
+        self.acceptance = measured.acceptance
         self._rise = _interpolated(measured.forward_ns)
         self._drafters = dict(measured.drafters)
         more = range(1, len(self._rise) - 1)
@@ -76,6 +84,15 @@ class Costs:
     def drafter(self, name: str) -> DraftCost:
         """Of one drafter."""
         return self._drafters.get(name, _NOTHING)
+
+    def good(self, name: str) -> bool:
+        """Whether at least half of the drafter's guesses were right in another text."""
+        return self.acceptance.get(name, 0.0) >= GOOD
+
+    def reach(self, name: str) -> int | None:
+        """Tokens that a drafter is to read at most before it guesses; None for all."""
+        catch_up = self.drafter(name).catch_up
+        return max(1, int(READING[self.good(name)] / catch_up)) if catch_up else None
 
     def observe(self, width: int, taken_ns: float) -> None:
         """A round has taken so long, drafting apart."""

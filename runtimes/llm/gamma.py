@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -74,18 +74,22 @@ class Acceptance:
     MEMORY = 0.95
     LARGEST = 32  # evidence beyond it tells no more
 
-    def __init__(self) -> None:
+    def __init__(self, measured: Mapping[str, float]) -> None:
+        """``measured`` in another text, by drafter, is what a first guess is taken to be worth at first."""
+        self._measured = measured
         self._counts: dict[tuple[str, int], list[float]] = {}
 
     def rate(self, source: Source, position: int, before: float | None = None) -> float:
         """Probability that the guess at ``position`` stands if all before it do, the rate of the last being ``before``.
 
-        What has not been seen is taken to be as ``before``; a first guess to be right as often as not, or oftener if
-        much speaks for it.
+        What has not been seen is taken to be as ``before``; a first guess as measured, else to be right as often as
+        not, or oftener if much speaks for it.
         """
         evidence = min(source.evidence + position, self.LARGEST)
         counts = self._counts.get((source.name, evidence))
-        prior = max(0.5, evidence / (evidence + 2)) if before is None else before
+        prior = before
+        if prior is None:
+            prior = self._measured.get(source.name, max(0.5, evidence / (evidence + 2)))
         weight = self.WEIGHT if before is None else self.LATER_WEIGHT
         return prior if counts is None else (counts[0] + weight * prior) / (counts[1] + weight)
 
@@ -120,13 +124,15 @@ class AutoGamma:
         """``widths`` are those that forwards may have, where an engine has some widths only."""
         self.costs = costs
         self.most = most
-        self.acceptance = Acceptance()
+        self.acceptance = Acceptance(costs.acceptance)
         self._counts = [count for count in range(1, most + 1) if widths is None or count + 1 in widths]
         self._purse = self.PURSE[0]
         self._refused: Source | None = None
         self._row, self._row_limit = 0, 4
         self._pause: dict[str, int] = {}
         self._since_trial: dict[str, int] = {}
+        # Drafters known to be good: that they read the prompt is an advance, which the purse need not pay for.
+        self._known_good = {name for name in costs.acceptance if costs.good(name)}
 
     def choose(self, sources: Sequence[Source], limit: int) -> Choice:
         """See `Gamma.choose`."""
@@ -166,6 +172,7 @@ class AutoGamma:
         costs.observe_draft(source, guesses, draft_ns, other_ns)
         self._row += costs.corrected
         self._fill(tokens - 1 - self._price(source, guesses))
+        self._known_good.discard(source.name)
         if source.name in self._since_trial and tokens > 1:
             self._pause[source.name] = 1
 
@@ -200,7 +207,8 @@ class AutoGamma:
         if source.free or not count:
             return price
         cost = self.costs.drafter(source.name)
-        return price + cost.draft(count) + cost.catch_up * max(0, source.behind - count - 1)
+        behind = 0 if source.name in self._known_good else max(0, source.behind - count - 1)
+        return price + cost.draft(count) + cost.catch_up * behind
 
     def _trial(self, sources: Sequence[Source], limit: int) -> Choice:
         """The first drafter with the fewest guesses, if it is time and the purse can pay for it."""
@@ -208,9 +216,10 @@ class AutoGamma:
             # What is free is watched, which tells as much.
             if source.free or not self._counts or self._counts[0] > limit:
                 continue
-            pause = self._pause.setdefault(source.name, 1)
+            bad = source.name in self.costs.acceptance and not self.costs.good(source.name)
+            pause = self._pause.setdefault(source.name, self.SPREAD if bad else 1)
             count = self._counts[0]
-            since = self._since_trial.setdefault(source.name, pause)
+            since = self._since_trial.setdefault(source.name, 0 if bad else pause)
             if since >= pause and self._price(source, count) <= self._purse:
                 self._since_trial[source.name] = 0
                 self._pause[source.name] = min(2 * pause, self.LONGEST_PAUSE)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,16 +14,16 @@ import pytest
 from edgepipe.pipeline import device_costs, session
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.decode_options import CacheOptions, DecodeOptions
-from edgepipe.pipeline.device_costs import measured_costs, smoothed, time_costs
+from edgepipe.pipeline.device_costs import measure_acceptance, measured_costs, smoothed, time_costs
 from edgepipe.pipeline.session import Session
-from edgepipe.runtimes.llm.costs import DraftCost
+from edgepipe.runtimes.llm.costs import DraftCost, MeasuredCosts
 from edgepipe.runtimes.llm.decoder import CachedDecoder
 from edgepipe.runtimes.llm.drafters.drafter import Draft, Drafter
 from edgepipe.runtimes.llm.drafters.lookup import Lookup
 from edgepipe.runtimes.llm.gamma import MOST_GUESSES, AutoGamma, FixedGamma
 from edgepipe.runtimes.llm.kv_cache import KVCache
 from edgepipe.runtimes.llm.kv_policies.full import Full
-from edgepipe.runtimes.llm.sampling import SamplingParams
+from edgepipe.runtimes.llm.sampling import Sampler, SamplingParams
 from edgepipe.runtimes.llm.spec import DecoderSpec, RopeSpec
 
 SPEC = DecoderSpec(
@@ -118,51 +119,86 @@ def test_a_drafter_that_fails_is_left_to_fail_again() -> None:
     assert time_costs(target(clock), [Broken(clock)], 0, clock=lambda: clock.now).drafters == {}
 
 
+COSTS = MeasuredCosts({1: 5e6, 2: 6.25e6}, {"model": DraftCost(0.2, 0.1, 0.01)}, {"model": 0.5})
+
+
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One entry for each time that costs were measured."""
-    calls: list[int] = []
-    measure = device_costs.time_costs
-
-    def count(*arguments: Any) -> Any:
-        calls.append(1)
-        return measure(*arguments)
-
-    monkeypatch.setattr(device_costs, "time_costs", count)
-    return calls
+def measure() -> Mock:
+    """Gives `COSTS`, and counts."""
+    return Mock(return_value=COSTS)
 
 
-def test_costs_are_measured_once_and_read_as_they_were(counted: list[int]) -> None:
-    decoders = [target(Slow()) for _ in range(4)]
-    facts: dict[str, object] = {"bundle_id": "a", "threads": None}
-    first = measured_costs(decoders[0], [Lookup()], 0, facts)
-    assert measured_costs(decoders[1], [Lookup()], 0, facts) == first
-    assert len(counted) == 1
-    measured_costs(decoders[2], [Lookup()], 0, {**facts, "threads": 1})
-    measured_costs(decoders[3], [], 0, facts)
-    assert len(counted) == 3
+def test_costs_are_measured_once_and_read_as_they_were(measure: Mock) -> None:
+    facts = {"bundle_id": "a", "threads": None}
+    assert measured_costs(facts, measure) == measured_costs(facts, measure) == COSTS
+    assert measure.call_count == 1
+    measured_costs({**facts, "threads": 1}, measure)
+    assert measure.call_count == 2
 
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", "null", '{"forward_ns": {}}', '{"forward_ns": {"1": 0}, "drafters": {}}', '{"forward_ns": {"1": "x"}}'],
+    [
+        *("", "[]", "null", '{"forward_ns": {}}', '{"forward_ns": {"1": 5}, "drafters": {}}'),
+        '{"forward_ns": {"1": 0}, "drafters": {}, "acceptance": {}}',
+        '{"forward_ns": {"1": "x"}, "drafters": {}, "acceptance": {}}',
+        '{"forward_ns": {"1": 5}, "drafters": {"model": {"first": 1}}, "acceptance": {}}',
+    ],
 )
 def test_a_damaged_file_is_measured_again(
-    counted: list[int], content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    measure: Mock, content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EDGEPIPE_CACHE_DIR", str(tmp_path))
-    measured_costs(target(Slow()), [], 0, {})
+    measured_costs({}, measure)
     (file,) = (tmp_path / "costs").iterdir()
     file.write_text(content)
-    found = measured_costs(target(Slow()), [], 0, {})
-    assert len(counted) == 2
-    assert json.loads(file.read_text())["forward_ns"]["1"] == found.forward_ns[1]
+    assert measured_costs({}, measure) == COSTS
+    assert measure.call_count == 2
+    measured_costs({}, measure)
+    assert measure.call_count == 2
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_no_error(
+    measure: Mock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("EDGEPIPE_CACHE_DIR", str(tmp_path / "file"))
-    assert measured_costs(target(Slow()), [], 0, {}).forward_ns[1] > 0
+    assert measured_costs({}, measure) == COSTS
+
+
+class Right(Drafter):
+    """Guesses what a text of zeros goes on with, or something else."""
+
+    name = "right"
+
+    def __init__(self, guess: int) -> None:
+        self.guess = guess
+
+    def propose(self, text: Sequence[int], count: int) -> Draft:
+        return Draft([self.guess] * count)
+
+    def reset(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("guess", "rate"), [(0, (12 * 3 + 1) / (12 * 3 + 2)), (1, 1 / (12 + 2))])
+def test_acceptance_is_measured_to_the_first_wrong_guess(guess: int, rate: float) -> None:
+    decoder = target(Slow())  # whose every next token is 0
+    found = measure_acceptance(decoder, Sampler(SamplingParams()), [Lookup(), Right(guess)], [1, 2], gamma=3)
+    assert found == pytest.approx({"right": rate})
+    assert (decoder.cache.length, decoder.cache.next_position) == (0, 0)
+    assert measure_acceptance(decoder, Sampler(SamplingParams()), [Right(guess)], [1, 2], gamma=0) == {}
+
+
+def test_acceptance_of_a_drafter_that_fails_is_not_known() -> None:
+    class Broken(Right):
+        def propose(self, text: Sequence[int], count: int) -> Draft:
+            raise ValueError
+
+    sampler = Sampler(SamplingParams())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert measure_acceptance(target(Slow()), sampler, [Broken(0)], [1, 2], gamma=3) == {}
 
 
 def opened(bundle: Path, **options: Any) -> Session:
@@ -234,11 +270,12 @@ def test_the_same_seed_gives_the_same_text_though_costs_are_new(
 ) -> None:
     """The draft is made to look cheap, so that it is asked; measuring it takes no draws from the seed."""
 
-    def cheap(*arguments: Any) -> Any:
-        costs = time_costs(*arguments)
-        return type(costs)({1: 1.0, 16: 1.5}, {"model": DraftCost(0.01, 0.01, 0.0)})
+    def cheap(*arguments: Any) -> MeasuredCosts:
+        time_costs(*arguments)
+        return MeasuredCosts({1: 1.0, 16: 1.5}, {"model": DraftCost(0.01, 0.01, 0.0)})
 
-    monkeypatch.setattr(device_costs, "time_costs", cheap)
+    monkeypatch.setattr(session, "time_costs", cheap)
+    monkeypatch.setattr(session, "measure_acceptance", lambda *arguments: {"model": 0.9})
     options = {"drafter": "lookup,model", "cache": cache, "sampling": SamplingParams(0.9, seed=5)}
     texts = []
     for _ in range(3):

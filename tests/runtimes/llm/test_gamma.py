@@ -61,7 +61,7 @@ def speedup(acceptance: float, guess: float) -> float:
     rates=st.lists(st.floats(0.05, 0.99), min_size=15, max_size=15),
     guess=st.floats(0, 0.6),
     limit=st.integers(1, 15),
-    rises=st.lists(st.floats(0.01, 0.8), min_size=15, max_size=15),
+    rises=st.lists(st.floats(0.03, 0.8), min_size=15, max_size=15),
 )
 def test_the_count_is_the_best_of_all(rates: list[float], guess: float, limit: int, rises: list[float]) -> None:
     curve = dict(enumerate(np.cumsum([1.0, *rises]).tolist(), start=1))
@@ -173,6 +173,27 @@ def test_acceptance_is_tracked_by_position_and_drafter() -> None:
     assert acceptance.rate(model, 1, 0.9) < 0.3
     assert acceptance.rate(model, 2, 0.375) == 0.375, "nothing is known: as the one before"
     assert acceptance.rate(other, 0) == 0.5
+
+
+def test_what_was_measured_is_believed_at_first() -> None:
+    """A good drafter is asked though it has more to read than the purse pays for, a bad one not tried for a while."""
+    forward_ns, cost = {width: 5e6 * cost for width, cost in CURVE.items()}, {"model": DraftCost(0.1, 0.1, 0.05)}
+    model = Source("model", behind=64)
+    good = AutoGamma(Costs(MeasuredCosts(forward_ns, cost, {"model": 0.9})))
+    assert good.choose([model], 99).source == model
+    assert good.acceptance.rate(model, 0) == 0.9
+    assert AutoGamma(Costs(MeasuredCosts(forward_ns, cost))).choose([model], 99).source is None
+    bad = AutoGamma(Costs(MeasuredCosts(forward_ns, cost, {"model": 0.1})))
+    trial = 0
+    while (choice := bad.choose([Source("model")], 99)).source is None:
+        bad.observe_round(choice, 0, 1, 0, 5_000_000)
+        trial += 1
+    assert (trial, choice.count) == (AutoGamma.SPREAD, 1)
+    # As far as four plain rounds read, or one.
+    assert (good.costs.reach("model"), bad.costs.reach("model"), costs(catch_up=0.0).reach("model")) == (80, 20, None)
+    for _ in range(99):
+        bad.observe_guesses(model, 1, 1)
+    assert bad.acceptance.rate(model, 0) > 0.85, "what is seen counts more"
 
 
 def test_a_fixed_gamma_asks_the_first() -> None:
