@@ -12,7 +12,8 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from edgepipe.devices.boards import find_board
 from edgepipe.devices.mcu_line import BAUD
 from edgepipe.errors import BundleError, EdgepipeError
 from edgepipe.pipeline.bundle import Bundle
+from edgepipe.pipeline.manifest import MANIFEST, damaged
+from edgepipe.pipeline.partial_folder import partial_folder
 from edgepipe.pipeline.vision_session import vision_component
 from edgepipe.runtimes import mcu
 
@@ -48,13 +51,15 @@ def bundle_firmware(bundle: Bundle) -> BundleFirmware:
     """The firmware of a bundle.
 
     Raises:
-        BundleError: it has none, or no vision model.
+        BundleError: it has none, or no vision model; it is damaged.
     """
     files = vision_component(bundle)["formats"].get("firmware")
     if files is None:
         raise BundleError(
             f"{bundle.folder} holds no firmware: export again with --formats tflite,firmware --board NAME"
         )
+    if "makefile" not in files:
+        raise damaged(bundle.folder / MANIFEST, "components.vision.formats.firmware names no makefile")
     folder = bundle.path(files["makefile"]).parent
     return BundleFirmware(
         folder,
@@ -84,20 +89,20 @@ def build_firmware(bundle: Bundle, firmware: BundleFirmware, baud: int = BAUD) -
     for tool, hint in _TOOLS.items():
         if shutil.which(tool) is None:
             raise EdgepipeError(f"{tool} is not installed, the firmware cannot be built: {hint}")
-    with tempfile.TemporaryDirectory() as folder:
+    with _place_beside(program.parent) as folder:
         for name in sources:
-            copy = Path(folder, name)
+            copy = folder / name
             copy.parent.mkdir(exist_ok=True)
             shutil.copyfile(firmware.folder / name, copy)
-        shutil.copyfile(_MAKEFILE, Path(folder, "Makefile"))
-        Path(folder, "board.mk").touch()
+        shutil.copyfile(_MAKEFILE, folder / "Makefile")
+        (folder / "board.mk").touch()
         command = ["make", "--silent", f"-j{os.cpu_count() or 1}", *settings]
         done = subprocess.run(command, cwd=folder, env=_environment(), capture_output=True, text=True, errors="replace")
         if done.returncode:
-            first = (done.stderr or done.stdout).strip().partition("\n")[0]
-            raise EdgepipeError(f"{firmware.folder}: make fails ({first}): run it there to see why")
+            reason = _reason(done.stderr or done.stdout)
+            raise EdgepipeError(f"{firmware.folder}: make fails ({reason}): run it there to see why")
         for path in (linker_map(program), program):
-            keep(Path(folder, "build", path.name).read_bytes(), path)
+            _put(folder / "build" / path.name, path)
     return program
 
 
@@ -112,13 +117,32 @@ def keep(content: bytes, path: Path) -> None:
     Raises:
         EdgepipeError: it cannot be written.
     """
+    with _place_beside(path.parent) as folder:
+        (folder / path.name).write_bytes(content)
+        _put(folder / path.name, path)
+
+
+@contextmanager
+def _place_beside(folder: Path) -> Iterator[Path]:
+    """A folder to work in for what comes into one of the cache; what a killed process has left there goes."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_bytes(content)
-        partial.replace(path)
-    except OSError as error:
-        raise EdgepipeError(f"{path}: {error.strerror}; set EDGEPIPE_CACHE_DIR to another folder") from error
+        with partial_folder(folder) as place:
+            yield place
+    except (BundleError, OSError) as error:
+        cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+        reason = cause.strerror if isinstance(cause, OSError) else cause
+        raise EdgepipeError(f"{folder.parent}: {reason}; set EDGEPIPE_CACHE_DIR to another folder") from error
+
+
+def _put(file: Path, path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    file.replace(path)
+
+
+def _reason(said: str) -> str:
+    """The first line of what make and the compiler have said that is more than where they found something."""
+    lines = said.strip().splitlines() or [""]
+    return next((line for line in lines if not line.endswith((":", ","))), lines[0])
 
 
 def _settings(firmware: BundleFirmware, baud: int) -> list[str]:
@@ -155,7 +179,8 @@ def _environment() -> dict[str, str]:
 
 
 def _found(path: Path, pattern: str) -> str:
-    match = re.search(pattern, path.read_text(encoding="ascii", errors="replace"), re.MULTILINE)
+    text = path.read_text(encoding="ascii", errors="replace") if path.is_file() else ""
+    match = re.search(pattern, text, re.MULTILINE)
     if match is None:
         raise BundleError(f"{path} was not written by this edgepipe: export the bundle again")
     return match[1]

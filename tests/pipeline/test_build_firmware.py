@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 
 from edgepipe.devices.mcu_line import BAUD
 from edgepipe.errors import BundleError, EdgepipeError
-from edgepipe.pipeline.build_firmware import build_firmware, bundle_firmware
+from edgepipe.pipeline.build_firmware import build_firmware, bundle_firmware, keep, linker_map
 from edgepipe.pipeline.bundle import CHECKSUMS, Bundle, checksums, sha256
 from edgepipe.pipeline.export import export
 from edgepipe.pipeline.manifest import MANIFEST
@@ -115,6 +117,70 @@ def test_source_that_does_not_compile(altered: Callable[..., Bundle]) -> None:
     bundle = altered({"main.c": lambda _: "#error nothing to see\n"})
     with pytest.raises(EdgepipeError, match=r"^[^\n]+firmware: make fails \(main.c:1:2: error: [^\n]+\)[^\n]*$"):
         build(bundle)
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "reason"),
+    [
+        ("main.c", "int main(void)\n{\n    return nothing;\n}\n", r"main.c:3:12: error: 'nothing' undeclared[^\n]*"),
+        ("main.c", '#include "board.h"\n', r"[^\n]*undefined reference to `main'"),
+        ("board.h", "#error nothing to see\n", r"board.h:1:2: error: #error nothing to see"),
+    ],
+)
+def test_the_reason_is_the_line_that_says_it(
+    altered: Callable[..., Bundle], file: str, source: str, reason: str
+) -> None:
+    with pytest.raises(EdgepipeError, match=rf"firmware: make fails \({reason}\): run it there to see why$"):
+        build(altered({file: lambda _: source}))
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, r"edgepipe.json is damaged: components.vision.formats.firmware names no makefile; copy or export"),
+        ({"makefile": "README.md"}, r"board.mk was not written by this edgepipe: export the bundle again"),
+    ],
+)
+def test_a_manifest_that_says_wrongly_where_it_is(
+    altered: Callable[..., Bundle], files: dict[str, str], message: str
+) -> None:
+    bundle = altered({})
+    bundle.manifest["components"]["vision"]["formats"]["firmware"] = files
+    with pytest.raises(BundleError, match=message):
+        build(bundle)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="a full disk needs root, to mount one")
+@pytest.mark.parametrize("size", ["16k", "200k"])
+def test_a_full_disk(
+    altered: Callable[..., Bundle], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    bundle, disk = altered({}), tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        monkeypatch.setenv("EDGEPIPE_CACHE_DIR", str(disk))
+        with pytest.raises(EdgepipeError, match=r"[Nn]o space left on device"):
+            build(bundle)
+        with pytest.raises(EdgepipeError, match=r"[Nn]o space left on device; set EDGEPIPE_CACHE_DIR"):
+            keep(bytes(2**20), disk / "firmware/key/firmware.bin")
+        assert [path for path in (disk / "firmware").rglob("*") if path.is_file()] == []
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_what_a_killed_process_has_left_goes(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEPIPE_CACHE_DIR", str(tmp_path))
+    program = build(Bundle.open(written))
+    left = tmp_path / f"firmware/.{program.parent.name[:50]}.edgepipe-partial-0123abcd"
+    left.mkdir()
+    (left / program.name).write_bytes(program.read_bytes()[:100])
+    program.unlink()
+    assert build(Bundle.open(written)) == program
+    assert sorted(path.name for path in (tmp_path / "firmware").rglob("*")) == sorted(
+        [program.parent.name, program.name, linker_map(program).name]
+    )
 
 
 def test_a_bundle_that_cannot_be_written_to(altered: Callable[..., Bundle]) -> None:
