@@ -65,7 +65,7 @@ def device_conditions(root: Path = ROOT) -> dict[str, Any]:
             "arm_clock_mhz": vcgencmd.arm_clock_mhz,
             "busy_core_s": lambda: _busy_core_s(root),
             "throttled_bits": vcgencmd.throttled_bits,
-            "temperature_c": lambda: _temperature_c(root),
+            "temperature_c": lambda: temperature_c(root),
             "load_average_1min": lambda: float(read_text(root / "proc/loadavg").split()[0]),
             "memory_available_bytes": lambda: _meminfo(root, "MemAvailable"),
         }
@@ -91,6 +91,27 @@ def peak_rss_bytes(root: Path = ROOT) -> int:
         raise Unreadable(f"{sys.platform} has neither /proc/self/status nor getrusage") from None
     peak = getrusage(RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def temperature_c(root: Path = ROOT) -> float:
+    """The processor's temperature: the firmware's on a Raspberry Pi, else the hottest zone that is the processor's.
+
+    Raises:
+        Unreadable: neither tells.
+    """
+    try:
+        return vcgencmd.temperature_c()
+    except Unreadable as reason:
+        firmware = str(reason)
+    try:
+        zones = _zones(root)
+    except (OSError, Unreadable) as reason:
+        raise Unreadable(f"{firmware}; {reason}") from None
+    ours = [celsius for kind, celsius in zones if kind.lower().startswith(_CPU_ZONES)]
+    if not ours:
+        kinds = ", ".join(sorted({kind for kind, _ in zones})) or "none that answers"
+        raise Unreadable(f"{firmware}; no thermal zone is named for the processor: found {kinds}")
+    return max(ours)
 
 
 def _board(root: Path) -> str:
@@ -162,23 +183,6 @@ def _busy_core_s(root: Path) -> float:
         raise Unreadable(f"{path} does not begin with the line of all cores")
     user, nice, system, _idle, _iowait, irq, softirq, steal = (int(tick) for tick in ticks[:8])
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-
-
-def _temperature_c(root: Path) -> float:
-    """The processor's temperature: the firmware's on a Raspberry Pi, else the hottest zone that is the processor's."""
-    try:
-        return vcgencmd.temperature_c()
-    except Unreadable as reason:
-        firmware = str(reason)
-    try:
-        zones = _zones(root)
-    except (OSError, Unreadable) as reason:
-        raise Unreadable(f"{firmware}; {reason}") from None
-    ours = [celsius for kind, celsius in zones if kind.lower().startswith(_CPU_ZONES)]
-    if not ours:
-        kinds = ", ".join(sorted({kind for kind, _ in zones})) or "none that answers"
-        raise Unreadable(f"{firmware}; no thermal zone is named for the processor: found {kinds}")
-    return max(ours)
 
 
 def _zones(root: Path) -> list[tuple[str, float]]:

@@ -29,6 +29,7 @@ VERBS = {
     "distill": ("edgepipe.pipeline.cli_distill:command", "Train a small draft on what a target writes."),
     "run": ("edgepipe.pipeline.cli_run:command", "Run a bundle: answer a prompt, chat, or say what an image shows."),
     "measure": ("edgepipe.pipeline.cli_measure:command", "Measure a bundle's latency and memory on this device."),
+    "report": ("edgepipe.pipeline.cli_report:command", "Compare reports that measure has written."),
     "flash": ("edgepipe.pipeline.cli_flash:command", "Write a bundle's firmware into the flash of a board."),
     "deploy": ("edgepipe.pipeline.cli_deploy:command", "Bring a bundle, and what runs it, to a device."),
     "plan": ("edgepipe.pipeline.cli_plan:command", "Plan how a vision model fits into a microcontroller's memory."),

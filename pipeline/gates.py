@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 from edgepipe.devices.vcgencmd import NOW, SINCE_BOOT
 from edgepipe.pipeline.statistics import Summary
@@ -26,17 +26,27 @@ class Gate(TypedDict):
     details: list[str]
 
 
+class Moment(TypedDict):
+    """What was read before a ``step`` of a measurement, ``elapsed_s`` after its start; None if that was impossible."""
+
+    step: str
+    elapsed_s: float
+    temperature_c: float | None
+
+
 class Conditions(TypedDict):
     """What surrounded a measurement.
 
     ``before`` and ``after`` are readings of `edgepipe.devices.probes.device_conditions`; ``elapsed_s`` lies between
-    them, and ``process_core_s`` is the CPU time of this process in it, all threads together.
+    them, and ``process_core_s`` is the CPU time of this process in it, all threads together. ``during`` has a reading
+    for each step; a microcontroller has none.
     """
 
     before: dict[str, Any]
     after: dict[str, Any]
     elapsed_s: float
     process_core_s: float
+    during: NotRequired[list[Moment]]
 
 
 def judge(series: Mapping[str, Summary], conditions: Conditions, cores: int | None) -> list[Gate]:

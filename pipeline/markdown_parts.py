@@ -24,6 +24,14 @@ def mib(count: int) -> str:
     return f"{count / 2**20:.0f} MiB"
 
 
+def size(count: float) -> str:
+    """Bytes as people write them."""
+    for unit, bytes_ in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= bytes_:
+            return f"{count / bytes_:.1f} {unit}"
+    return f"{count:.0f} bytes"
+
+
 def why(readings: dict[str, Any], key: str) -> str:
     return f"not readable: {readings['unreadable'][key]}"
 

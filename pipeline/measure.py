@@ -6,10 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter_ns, process_time
 
-from edgepipe.devices.probes import device_conditions, device_facts, peak_rss_bytes
+from edgepipe.devices.probes import device_conditions, device_facts, peak_rss_bytes, temperature_c
 from edgepipe.devices.readings import read_all
 from edgepipe.pipeline.bundle import Bundle
-from edgepipe.pipeline.gates import Conditions, judge
+from edgepipe.pipeline.gates import Conditions, Moment, judge
 from edgepipe.pipeline.measure_decoder import DecoderMeasurement, Plan, Progress
 from edgepipe.pipeline.measure_vision import VisionMeasurement, timed_series
 from edgepipe.pipeline.report import new_report
@@ -46,7 +46,16 @@ def measure(
         ContextError: a prompt length does not fit the model's context.
         EdgepipeError: the bundle is damaged, an option is out of range.
     """
-    opened, plan, tell = Bundle.open(bundle), plan or Plan(), progress or (lambda step: None)
+    opened, plan = Bundle.open(bundle), plan or Plan()
+    during: list[Moment] = []
+
+    def tell(step: str) -> None:
+        """Take the temperature between timed sections, and pass on what comes next."""
+        heat: float | None = read_all({"temperature_c": temperature_c})["temperature_c"]
+        during.append(Moment(step=step, elapsed_s=(perf_counter_ns() - begin) / 1e9, temperature_c=heat))
+        if progress is not None:
+            progress(step)
+
     text = images = None
     if decoders(opened):
         text = DecoderMeasurement(opened, options or DecodeOptions(), plan, tell)
@@ -66,6 +75,7 @@ def measure(
         after=device_conditions(),
         elapsed_s=(perf_counter_ns() - begin) / 1e9,
         process_core_s=process_time() - process_begin,
+        during=during,
     )
     series: dict[str, Summary] = (decoding.timed_series() if decoding else {}) | (timed_series(seen) if seen else {})
     gates = judge(series, conditions, device["cores"])

@@ -95,20 +95,21 @@ def write_report(report: Report, folder: Path) -> None:
 
 
 def read_report(path: Path) -> Report:
-    """Read report.json.
+    """Read report.json, also that of an earlier schema version, which lacks what is told of guesses.
 
     Raises:
-        EdgepipeError: it is missing, no report, or of another schema version.
+        EdgepipeError: it is missing, no report, or of a later schema version.
     """
     try:
         found = json.loads(path.read_bytes())
     except OSError as error:
         raise EdgepipeError(f"{path}: {error.strerror}: expected a report, as `edgepipe measure` writes it") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EdgepipeError(f"{path} is damaged: it is not JSON ({error}); measure again") from error
     version = found.get("schema_version") if isinstance(found, dict) else None
-    if version != SCHEMA_VERSION:
-        raise EdgepipeError(f"{path} has schema version {version}, this edgepipe reads {SCHEMA_VERSION}: measure again")
+    if version not in range(1, SCHEMA_VERSION + 1):
+        known = f"this edgepipe reads 1 to {SCHEMA_VERSION}"
+        raise EdgepipeError(f"{path} has schema version {str(version)[:40]}, {known}: measure again")
     missing = sorted(Report.__required_keys__ - found.keys())
     if missing:
         raise EdgepipeError(f"{path} is damaged: it has no {missing[0]}; measure again")

@@ -159,8 +159,8 @@ def test_an_earlier_report_survives_a_failure(report: Report, tmp_path: Path, mo
         ("", "not JSON"),
         ("{", "not JSON"),
         ("[]", "schema version None"),
-        ('{"schema_version": 99}', "schema version 99, this edgepipe reads 2"),
-        ('{"schema_version": 1}', "schema version 1, this edgepipe reads 2: measure again"),
+        ('{"schema_version": 99}', "schema version 99, this edgepipe reads 1 to 2: measure again"),
+        ('{"schema_version": 0}', "schema version 0, "),
         ('{"schema_version": 2}', "it has no bundle"),
     ],
 )
