@@ -108,14 +108,16 @@ class AutoGamma:
     After a forward of gamma guesses, 1 + a1 + a1 a2 + ... tokens are expected, ai being the acceptance at position i;
     it takes t(gamma + 1) / t(1) + c gamma plain rounds. Predictions may be wrong, so that a purse pays for guessing:
     every round puts in the tokens it brought and takes out what it cost, plain rounds put in `ALLOWANCE` of theirs.
-    No round guesses more than the purse can pay for if all of it is wrong; guesses that are free are still watched,
-    and fill it with what a first guess would have won. A drafter that is not worth asking is tried with one guess now
-    and then, rarely if it fails; after a row of rounds with guesses comes a plain one, to see what they cost beside it.
+    No round guesses more than a part of the purse can pay for if all of it is wrong; guesses that are free are still
+    watched, and fill it with what a first guess would have won. A drafter that is not worth asking is tried with one
+    guess now and then, rarely if it fails; after a row of rounds with guesses comes a plain one, to see what they cost
+    beside it.
     """
 
     GAIN = 1.02  # predicted, or it is not worth the risk
     ALLOWANCE = 0.01
     PURSE = 1.5, 16.0  # at first and at most, in plain rounds
+    STAKE = 0.35  # of the purse, on more than the fewest guesses: a good drafter may begin badly
     SPREAD = 32  # rounds over which catching up is to pay for itself
     LONGEST_PAUSE = 256  # rounds from one trial of a drafter to the next
     LONGEST_ROW = 64  # rounds with guesses from one plain round to the next
@@ -187,7 +189,8 @@ class AutoGamma:
         expected, reached, rate = 1.0, 1.0, None
         position = 0
         for count in self._counts:
-            if count > limit or self._price(source, count) > self._purse:
+            stake = self._purse if count == self._counts[0] else self.STAKE * self._purse
+            if count > limit or self._price(source, count) > stake:
                 break
             while position < count:
                 rate = self.acceptance.rate(source, position, rate)
