@@ -99,6 +99,13 @@ def test_another_baud_rate_is_another_program(edgepipe: Any, bundle_for: Any, tm
 
 
 @needs_tools
+def test_a_baud_rate_that_the_board_cannot_have(edgepipe: Any, bundle_for: Any) -> None:
+    code, out, err = edgepipe(bundle_for("rp2040"), "--dry-run", "--baud", "1000000000")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "the serial port of this board has no such BAUD" in err
+
+
+@needs_tools
 def test_a_program_is_written_as_it_is(edgepipe: Any, bundle_for: Any, tmp_path: Path) -> None:
     built = json.loads(edgepipe(bundle_for("rp2040"), "--json", "--dry-run")[1])["program"]
     mine = shutil.copy(built, tmp_path / "my own.elf")

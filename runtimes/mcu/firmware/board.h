@@ -31,4 +31,13 @@ size_t edgepipe_stack_peak_bytes(void);
 /* For edgepipe_wait: sleep until this interrupt of the board, or any other, is there. It has no handler. */
 void edgepipe_sleep(unsigned interrupt);
 
+/* By what a serial port divides a clock of so many hertz, to the nearest; `least` is the smallest that it can. A build
+ * fails where the port would be off by more than 2 %: with as much at the other end, bits are mistaken. */
+#define EDGEPIPE_DIVISOR(hertz) (((uint64_t)(hertz) + EDGEPIPE_BAUD / 2) / EDGEPIPE_BAUD)
+#define EDGEPIPE_REQUIRE_BAUD(hertz, least)                                                                        \
+    _Static_assert(EDGEPIPE_DIVISOR(hertz) >= (least) &&                                                           \
+                       EDGEPIPE_DIVISOR(hertz) * EDGEPIPE_BAUD * 50 <= (uint64_t)(hertz) * 51 &&                   \
+                       EDGEPIPE_DIVISOR(hertz) * EDGEPIPE_BAUD * 50 >= (uint64_t)(hertz) * 49,                     \
+                   "the serial port of this board has no such BAUD")
+
 #endif

@@ -15,6 +15,8 @@
 
 enum { PORT_1 = 1 << 5 };
 
+_Static_assert(EDGEPIPE_BAUD <= 1000000, "the serial port of this board has no such BAUD");
+
 void edgepipe_board_init(void)
 {
     TX_PIN = PORT_1 | 3;

@@ -66,6 +66,9 @@ static void use_pll(void)
     CLK_PERI_CTRL = 1 << 11;
 }
 
+#define UART_HERTZ (EDGEPIPE_CLOCK_MHZ * 4000000u) /* it takes 16 clocks for a bit, and divides them by 64ths */
+EDGEPIPE_REQUIRE_BAUD(UART_HERTZ, 64);
+
 void edgepipe_board_init(void)
 {
     const uint32_t first = IO_BANK | PADS_BANK | PLL_SYS;
@@ -78,7 +81,7 @@ void edgepipe_board_init(void)
     }
     GPIO_CTRL(0) = 2;
     GPIO_CTRL(1) = 2;
-    const uint32_t divisor = EDGEPIPE_CLOCK_MHZ * 4000000u / EDGEPIPE_BAUD; /* of 16 clocks, in 64ths */
+    const uint32_t divisor = EDGEPIPE_DIVISOR(UART_HERTZ);
     UART_IBRD = divisor >> 6;
     UART_FBRD = divisor & 63;
     UART_LCR_H = 0x70;

@@ -30,6 +30,9 @@ static void use_pll(void)
     RCC_CFGR |= 2;
 }
 
+#define USART1_HERTZ (EDGEPIPE_CLOCK_MHZ / 2 * 1000000u)
+EDGEPIPE_REQUIRE_BAUD(USART1_HERTZ, 16);
+
 void edgepipe_board_init(void)
 {
     use_pll();
@@ -37,7 +40,7 @@ void edgepipe_board_init(void)
     RCC_APB2ENR |= 1 << 4;
     GPIOA_AFRH = (GPIOA_AFRH & ~0xff0u) | 7 << 4 | 7 << 8;
     GPIOA_MODER = (GPIOA_MODER & ~(0xfu << 18)) | 0xau << 18;
-    USART1_BRR = EDGEPIPE_CLOCK_MHZ / 2 * 1000000u / EDGEPIPE_BAUD;
+    USART1_BRR = EDGEPIPE_DIVISOR(USART1_HERTZ);
     USART1_CR1 = 1 << 13 | 1 << 5 | 1 << 3 | 1 << 2; /* on, interrupt for each byte, out, in */
 }
 

@@ -45,6 +45,9 @@ static void use_pll(void)
     }
 }
 
+#define USART1_HERTZ (EDGEPIPE_CLOCK_MHZ / 2 * 1000000u)
+EDGEPIPE_REQUIRE_BAUD(USART1_HERTZ, 16);
+
 void edgepipe_board_init(void)
 {
     use_pll();
@@ -54,7 +57,7 @@ void edgepipe_board_init(void)
     GPIOA_MODER = (GPIOA_MODER & ~(3u << 18)) | 2u << 18;
     GPIOB_AFRL = (GPIOB_AFRL & ~(0xfu << 28)) | 7u << 28;
     GPIOB_MODER = (GPIOB_MODER & ~(3u << 14)) | 2u << 14;
-    USART1_BRR = EDGEPIPE_CLOCK_MHZ / 2 * 1000000u / EDGEPIPE_BAUD;
+    USART1_BRR = EDGEPIPE_DIVISOR(USART1_HERTZ);
     USART1_CR1 = 1 << 3 | 1 << 2 | 1; /* out, in, on */
 }
 

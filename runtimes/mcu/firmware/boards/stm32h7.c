@@ -51,6 +51,9 @@ static void use_pll(void)
     }
 }
 
+#define USART3_HERTZ (EDGEPIPE_CLOCK_MHZ / 4 * 1000000u)
+EDGEPIPE_REQUIRE_BAUD(USART3_HERTZ, 16);
+
 void edgepipe_board_init(void)
 {
     use_pll();
@@ -59,7 +62,7 @@ void edgepipe_board_init(void)
     (void)RCC_APB1LENR; /* the clock is there after a read */
     GPIOD_AFRH = (GPIOD_AFRH & ~0xffu) | 7 | 7 << 4;
     GPIOD_MODER = (GPIOD_MODER & ~(0xfu << 16)) | 0xau << 16;
-    USART3_BRR = EDGEPIPE_CLOCK_MHZ / 4 * 1000000u / EDGEPIPE_BAUD;
+    USART3_BRR = EDGEPIPE_DIVISOR(USART3_HERTZ);
     USART3_CR1 = 1 << 3 | 1 << 2 | 1; /* out, in, on */
 }
 
