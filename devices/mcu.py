@@ -143,9 +143,9 @@ class Mcu:
             except Refused as refused:
                 reason = refused.reason
         if reason == Refusal.UNKNOWN:
-            raise DeviceUnreachable(f"{self.line.port} does not know a request: build its firmware again")
+            raise self._unknown_request()
         raise DeviceUnreachable(
-            f"{self.line.port} has lost the image half-way, it was reset or another program uses it: run again"
+            f"{self.line.name} has lost the image half-way, it was reset or another program uses it: run again"
         )
 
     def _infer(self, session: int, patches: Iterable[bytes]) -> Inference:
@@ -212,23 +212,33 @@ class Mcu:
         Raises:
             DeviceUnreachable: it does not answer.
         """
-        return BoardMemory(*_MEMORY.unpack(self._ask(Frame(Kind.MEMORY)).payload))
+        payload = self._told(Kind.MEMORY)
+        if len(payload) != _MEMORY.size:
+            raise self._unknown_request()
+        return BoardMemory(*_MEMORY.unpack(payload))
+
+    def _told(self, kind: Kind) -> bytes:
+        """What the board answers to a question that needs no inference; nothing if it does not know the question."""
+        try:
+            return self._ask(Frame(kind)).payload
+        except Refused:
+            return b""
 
     def _ask(self, request: Frame) -> Frame:
         return self.line.ask(lambda: request)
 
     def _hello(self, model_hash: str | None) -> Firmware:
-        payload = self._ask(Frame(Kind.HELLO)).payload
+        payload = self._told(Kind.HELLO)
         version = _NUMBER.unpack_from(payload)[0] if len(payload) >= _NUMBER.size else None
         if version != PROTOCOL_VERSION or len(payload) < _HELLO.size:
             raise DeviceUnreachable(
-                f"{self.line.port} speaks version {version} of the protocol, this edgepipe {PROTOCOL_VERSION}: "
+                f"{self.line.name} speaks version {version} of the protocol, this edgepipe {PROTOCOL_VERSION}: "
                 f"export the bundle again, then edgepipe flash BUNDLE"
             )
         found = payload[_HELLO.size :].decode("ascii", "replace")
         if model_hash not in (None, found):
             raise DeviceUnreachable(
-                f"{self.line.port} runs another model ({found[:12]}), the bundle's is {model_hash[:12]}: "
+                f"{self.line.name} runs another model ({found[:12]}), the bundle's is {model_hash[:12]}: "
                 f"edgepipe flash BUNDLE"
             )
         return Firmware(found, *_HELLO.unpack_from(payload)[1:])
@@ -241,23 +251,29 @@ class Mcu:
             for _, window in windows(plan, image):
                 yield window.tobytes()
             return
-        if self.firmware.tiles != 1 or self.firmware.input_bytes != plan.input.nbytes:
+        if self.firmware.tiles != 1:
+            raise self._another_plan(f"has {self.firmware.tiles} tiles", "1")
+        if self.firmware.input_bytes != plan.input.nbytes:
             raise self._another_plan(f"takes {self.firmware.input_bytes} bytes", f"{plan.input.nbytes}")
         yield whole_image(plan, image).tobytes()
 
+    def _unknown_request(self) -> DeviceUnreachable:
+        return DeviceUnreachable(f"{self.line.name} does not know a request: build its firmware again")
+
     def _another_plan(self, found: str, expected: str) -> DeviceUnreachable:
         return DeviceUnreachable(
-            f"the firmware on {self.line.port} {found}, plan.json says {expected}: edgepipe flash BUNDLE"
+            f"the firmware on {self.line.name} {found}, plan.json says {expected}: edgepipe flash BUNDLE"
         )
 
 
-def open_mcu(port: str, baud: int, model_hash: str | None, *, slowness: float = 1.0) -> Mcu:
+def open_mcu(port: str, baud: int, model_hash: str | None, *, slowness: float = 1.0, name: str | None = None) -> Mcu:
     """The board on a serial port, or on any URL that pyserial opens; as `McuLine` and `Mcu` take them.
 
-    ``slowness``: how many times longer than usual to wait for it.
+    ``slowness``: how many times longer than usual to wait for it. ``name``: what errors call it.
 
     Raises:
         DeviceUnreachable: there is none, it is silent, or runs another model.
         MissingExtra: pyserial is not installed.
     """
-    return Mcu(McuLine(port, baud, answer_s=ANSWER_S * slowness, silence_s=SILENCE_S * slowness), model_hash)
+    line = McuLine(port, baud, answer_s=ANSWER_S * slowness, silence_s=SILENCE_S * slowness, name=name)
+    return Mcu(line, model_hash)

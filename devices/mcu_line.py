@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
+from urllib.parse import urlsplit
 
 from edgepipe.devices.mcu_frames import ANSWER, Frame, FrameReader, Kind, Refusal, encode
 from edgepipe.errors import DeviceUnreachable, MissingExtra
@@ -64,6 +65,7 @@ class McuLine:
         silence_s: float = SILENCE_S,
         compute_s: float = 120.0,
         most_tries: int = 60,
+        name: str | None = None,
     ) -> None:
         """Open the line.
 
@@ -74,6 +76,7 @@ class McuLine:
             silence_s: seconds without a sound from the board after which it counts as silent.
             compute_s: seconds that a board may compute.
             most_tries: how often a request may fail, with a sound from the board, before the line counts as too bad.
+            name: what errors call the board, the port if left out.
 
         Raises:
             DeviceUnreachable: the port is not there or is in use.
@@ -83,7 +86,7 @@ class McuLine:
             import serial
         except ImportError as error:
             raise MissingExtra("pyserial", "mcu") from error
-        self.port, self.baud = port, baud
+        self.name, self.baud = name or port, baud
         self.answer_s, self.silence_s, self.compute_s, self.most_tries = answer_s, silence_s, compute_s, most_tries
         self.statistics = LineStatistics()
         self.piece_bytes = LONGEST_PIECE
@@ -94,6 +97,8 @@ class McuLine:
         self._reader = FrameReader()
         self._received: deque[Frame] = deque()
         self._failures = (serial.SerialException, OSError)
+        if port.startswith("socket://") and not _has_host_and_port(port):
+            raise DeviceUnreachable(f"{port} is no address: expected socket://HOST:PORT, as in socket://localhost:5555")
         try:
             self._serial: Any = serial.serial_for_url(
                 port, baudrate=baud, timeout=_POLL_S, write_timeout=silence_s, exclusive=True
@@ -109,7 +114,7 @@ class McuLine:
         """The answer to a request.
 
         Args:
-            request: makes the frame for each try, without its sequence number: a later try may be shorter.
+            request: makes the frame for each try, without its sequence number; a later one's payload may be shorter.
 
         Raises:
             Refused: the board says why.
@@ -120,7 +125,8 @@ class McuLine:
         heard, busy_since, failures = monotonic(), None, 0
         while failures < self.most_tries:
             heard_before = heard
-            sent_s = self._seconds(self._send(request(), again=self._sequence >= first))
+            asked = request()
+            sent_s = self._seconds(self._send(asked, again=self._sequence >= first))
             passed_on = monotonic() + sent_s
             deadline = passed_on + wait_s + self._seconds(2 * LONGEST_PIECE)
             while (frame := self._next_frame(deadline)) is not None:
@@ -128,14 +134,14 @@ class McuLine:
                 if frame.kind == Kind.DAMAGED and busy_since is None:
                     # A board is deaf while it tells of damage, which it may do once more at the end of this request.
                     deadline = min(deadline, max(heard, passed_on) + self._seconds(_SHORT_FRAME))
-                elif not first <= frame.sequence <= self._sequence:
-                    continue
+                elif not first <= frame.sequence <= self._sequence or frame.session != asked.session:
+                    continue  # it answers an earlier request, maybe of a program that has ended half-way
                 elif frame.kind == Kind.BUSY:
                     busy_since = busy_since or heard
                     deadline = max(deadline, heard + wait_s + self._computed_s)
                 elif frame.kind == Kind.REFUSED:
                     raise Refused(frame.payload[0] if frame.payload else Refusal.UNKNOWN)
-                elif frame.kind >= ANSWER:
+                elif frame.kind == asked.kind + ANSWER:
                     if frame.sequence == first and busy_since is not None:
                         self._computed_s = max(self._computed_s, heard - busy_since)
                     self._has_answered = True
@@ -146,7 +152,7 @@ class McuLine:
             if busy_since is not None:
                 wait_s *= 2
                 if monotonic() - busy_since > self.compute_s:
-                    raise DeviceUnreachable(f"{self.port} has computed for {self.compute_s:g} s: reset the board")
+                    raise DeviceUnreachable(f"{self.name} has computed for {self.compute_s:g} s: reset the board")
                 continue
             if self._has_answered:
                 self._suffer()
@@ -156,11 +162,11 @@ class McuLine:
                 break
         if failures < self.most_tries or not self._has_answered:
             raise DeviceUnreachable(
-                f"{self.port} does not answer at {self.baud} baud: see that the board is on, that its baud rate is "
+                f"{self.name} does not answer at {self.baud} baud: see that the board is on, that its baud rate is "
                 f"this one and that it runs the bundle's firmware"
             )
         raise DeviceUnreachable(
-            f"{self.port} is a bad line: a request failed {self.most_tries} times, {self.statistics.frames_damaged} "
+            f"{self.name} is a bad line: a request failed {self.most_tries} times, {self.statistics.frames_damaged} "
             f"frames came damaged; take a lower --baud or a shorter cable"
         )
 
@@ -207,7 +213,7 @@ class McuLine:
             self.piece_bytes = min(LONGEST_PIECE, self.piece_bytes * 2)
 
     def _unplugged(self, error: Exception) -> DeviceUnreachable:
-        return DeviceUnreachable(f"{self.port} is gone ({_reason(error)}): plug the board in and run again")
+        return DeviceUnreachable(f"{self.name} is gone ({_reason(error)}): plug the board in and run again")
 
 
 def _reason(error: Exception) -> str:
@@ -220,6 +226,8 @@ def _advice(port: str, error: Exception) -> str:
     """What to do about a port that cannot be opened."""
     from serial.tools import list_ports
 
+    if "://" in port:
+        return "see that this is where it answers"
     number = getattr(error, "errno", None)
     if number in (errno.EAGAIN, errno.EBUSY):
         return "another program uses it, close that"
@@ -227,6 +235,14 @@ def _advice(port: str, error: Exception) -> str:
         return f"sudo usermod -aG {_group(port)} $USER, then log in again"
     found = sorted(port.device for port in list_ports.comports())
     return f"the ports here are {', '.join(found)}" if found else "no serial port is here, plug the board in"
+
+
+def _has_host_and_port(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname and parts.port)
+    except ValueError:
+        return False
 
 
 def _group(port: str) -> str:

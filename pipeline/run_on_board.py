@@ -122,7 +122,7 @@ def open_board(bundle: Bundle, device: str, baud: int | None = None) -> Iterator
             f"{board.name}"
         )
     emulator = Emulator(board, build_firmware(bundle, firmware))
-    with emulator, open_mcu(emulator.port, BAUD, firmware.model_hash, slowness=SLOWNESS) as mcu:
+    with emulator, open_mcu(emulator.port, BAUD, firmware.model_hash, slowness=SLOWNESS, name=device) as mcu:
         yield mcu
 
 
