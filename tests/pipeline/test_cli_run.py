@@ -107,7 +107,7 @@ def test_a_chat_feeds_only_what_is_new(edgepipe: Any, tiny_bundle: Path, monkeyp
         return entry
 
     monkeypatch.setattr(SpeculativeDecoder, "start", spy)
-    code, _, err = edgepipe(tiny_bundle, "--chat", "-n", 40, stdin="Hello\n\n  \nAgain\n")
+    code, _, err = edgepipe(tiny_bundle, "--chat", "-n", 40, "--drafter", "lookup", stdin="Hello\n\n  \nAgain\n")
     assert code == 0
     assert len(err.splitlines()) == 2, "one line of figures for each prompt that is not blank"
     (_, first), (kept, second) = starts
@@ -199,7 +199,7 @@ def test_an_error_after_some_text_stands_on_a_line_of_its_own(
         raise EngineError("onnxruntime failed")
 
     monkeypatch.setattr(SpeculativeDecoder, "step", broken)
-    code, out, err = edgepipe(tiny_bundle, PROMPT, "--raw")
+    code, out, err = edgepipe(tiny_bundle, PROMPT, "--raw", "--drafter", "lookup")
     assert (code, err) == (1, "error: onnxruntime failed\n")
     assert out.endswith("\n")
 
