@@ -99,7 +99,7 @@ def build_firmware(bundle: Bundle, firmware: BundleFirmware, baud: int = BAUD) -
         command = ["make", "--silent", f"-j{os.cpu_count() or 1}", *settings]
         done = subprocess.run(command, cwd=folder, env=_environment(), capture_output=True, text=True, errors="replace")
         if done.returncode:
-            reason = _reason(done.stderr or done.stdout)
+            reason = _reason(done.stderr or done.stdout) or f"code {done.returncode}"
             raise EdgepipeError(f"{firmware.folder}: make fails ({reason}): run it there to see why")
         for path in (linker_map(program), program):
             _put(folder / "build" / path.name, path)

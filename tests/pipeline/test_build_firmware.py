@@ -134,6 +134,16 @@ def test_the_reason_is_the_line_that_says_it(
         build(altered({file: lambda _: source}))
 
 
+def test_make_that_is_killed(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "make").write_text("#!/bin/sh\nkill -9 $$\n")
+    (tmp_path / "make").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("EDGEPIPE_CACHE_DIR", str(tmp_path / "cache"))
+    with pytest.raises(EdgepipeError, match=r"firmware: make fails \(code -9\): run it there to see why$"):
+        build(Bundle.open(written))
+    assert list((tmp_path / "cache/firmware").iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [
