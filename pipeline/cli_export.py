@@ -146,7 +146,7 @@ def _lay_over(values: dict[str, Any], table: str, options: dict[str, Any]) -> No
         values[table] |= given
 
 
-_TOLD = ("kind", "source", "precision", "input", "grid", "memory", "export")
+_TOLD = ("kind", "source", "precision", "input", "grid", "memory", "formats", "export")
 
 
 def _facts(bundle: Bundle) -> dict[str, Any]:
@@ -161,12 +161,14 @@ def _facts(bundle: Bundle) -> dict[str, Any]:
             for name, component in manifest["components"].items()
         },
         "validation": manifest["validation"],
+        "board": (manifest["recipe"].get("vision") or {}).get("board"),
     }
 
 
 def _summary(facts: dict[str, Any]) -> str:
     """The same for a person."""
-    from edgepipe.pipeline.model_card import figures, shape_of, tflite_micro_arenas
+    from edgepipe.devices.boards import find_board
+    from edgepipe.pipeline.model_card import board_commands, figures, shape_of, tflite_micro_arenas
 
     lines = [f"{facts['bundle']}: {facts['bytes'] / 1e6:.1f} MB, id {facts['bundle_id']}"]
     for name, component in facts["components"].items():
@@ -184,7 +186,12 @@ def _summary(facts: dict[str, Any]) -> str:
         export = component["export"]
         lines.append(f"  took {export['seconds']:.1f} s, peak memory {export['peak_rss_bytes'] / 2**30:.2f} GiB")
     dashes = "-- " if facts["bundle"].startswith("-") else ""
-    what = "--image photo.jpg" if list(facts["components"]) == ["vision"] else ""
-    words = ["edgepipe run", what, f"{dashes}{shlex.quote(facts['bundle'])}", "" if what else "Hello"]
-    lines.append(f"try: {' '.join(filter(None, words))}")
-    return "\n".join(lines)
+    place = f"{dashes}{shlex.quote(facts['bundle'])}"
+    formats = facts["components"].get("vision", {}).get("formats", {})
+    if list(facts["components"]) != ["vision"]:
+        hints = [f"edgepipe run {place} Hello"]
+    else:
+        hints = [f"edgepipe run --image photo.jpg {place}"] if set(formats) != {"firmware"} else []
+    if "firmware" in formats:
+        hints += board_commands(place, find_board(facts["board"]))
+    return "\n".join(lines + [f"try: {hint}" for hint in hints])

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from edgepipe.devices.boards import find_board
 from edgepipe.runtimes.llm.spec import DecoderSpec
+from edgepipe.runtimes.mcu.board import Board
 
 
 def model_card(manifest: dict[str, Any]) -> str:
@@ -25,7 +27,7 @@ def model_card(manifest: dict[str, Any]) -> str:
             "",
             f"A bundle written by edgepipe {manifest['edgepipe_version']}. On a device:",
             "",
-            *_commands(manifest["components"]),
+            *(f"    {line}" for line in _commands(manifest)),
             "",
             "| | source | shape | precision |",
             "|---|---|---|---|",
@@ -39,13 +41,28 @@ def model_card(manifest: dict[str, Any]) -> str:
     )
 
 
-def _commands(components: dict[str, Any]) -> Iterator[str]:
-    """What to type on a device."""
-    yield "    pip install 'edgepipe[vision,litert]'" if "vision" in components else "    pip install edgepipe"
+def _commands(manifest: dict[str, Any]) -> Iterator[str]:
+    """What to type on a device, or where a board is plugged in."""
+    components = manifest["components"]
+    formats = set(components["vision"]["formats"]) if "vision" in components else set()
+    firmware, engines = formats & {"firmware"}, formats - {"firmware"}
+    extras = [*(["vision"] if formats else []), *(["litert"] if engines else []), *(["mcu"] if firmware else [])]
+    yield f"pip install 'edgepipe[{','.join(extras)}]'" if extras else "pip install edgepipe"
     if "target" in components:
-        yield '    edgepipe run . "Hello"'
-    if "vision" in components:
-        yield "    edgepipe run . --image photo.jpg"
+        yield 'edgepipe run . "Hello"'
+    if engines:
+        yield "edgepipe run . --image photo.jpg"
+    if firmware:
+        yield from board_commands(".", find_board(manifest["recipe"]["vision"]["board"]))
+
+
+def board_commands(bundle: str, board: Board) -> Iterator[str]:
+    """What to type for the firmware in a bundle, whose name a shell takes as it is."""
+    if board.flasher is None and board.qemu is not None:
+        yield f"edgepipe run --image photo.jpg --device qemu:{board.name} {bundle}"
+    else:
+        yield f"edgepipe flash {bundle}"
+        yield f"edgepipe run --image photo.jpg --device mcu:/dev/ttyACM0 {bundle}"
 
 
 def _tflite_micro(components: dict[str, Any]) -> Iterator[str]:

@@ -75,6 +75,11 @@ class VisionSession:
         self.folder = bundle.path(component["plan"]).parent
         self.preprocessing = Preprocessing(self.plan.input, self.plan.mean, self.plan.std)
         exported = [engine for name, engine in ENGINE_OF.items() if name in component["formats"]]
+        if not exported and "firmware" in component["formats"]:
+            raise BundleError(
+                f"{bundle.folder} holds a board's firmware, and nothing for this computer: give --device mcu:PORT or "
+                f"qemu:BOARD, or export again with --formats tflite,firmware"
+            )
         if not exported or options.engine not in (None, *exported):
             raise BundleError(
                 f"{bundle.folder}: vision was not exported for {options.engine or 'an engine that edgepipe knows'}, "

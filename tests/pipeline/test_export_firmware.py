@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from edgepipe.errors import DoesNotFit, RecipeError
+from edgepipe.devices.boards import find_board
+from edgepipe.errors import BundleError, DoesNotFit, RecipeError
 from edgepipe.exporters.vision import firmware
+from edgepipe.pipeline import cli_export
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.export import export
 from edgepipe.pipeline.recipe import Recipe
 from edgepipe.pipeline.vision_recipe import VisionRecipe
+from edgepipe.pipeline.vision_session import VisionOptions, VisionSession
 
 
 def recipe(model: Path, **options: Any) -> Recipe:
@@ -59,3 +63,29 @@ def test_what_does_not_fit_leaves_no_bundle(tiny_vision: Path, tmp_path: Path, m
     with pytest.raises(DoesNotFit, match=r"nrf52840 has 1,024.0 KiB of flash, the firmware needs 1,0\d\d"):
         export(recipe(tiny_vision, board="nrf52840"), tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize(
+    ("board", "device"), [("netduinoplus2", "qemu:netduinoplus2"), ("nrf52840", "mcu:/dev/ttyACM0"), ("rp2040", "mcu:")]
+)
+@pytest.mark.parametrize("formats", ["firmware", "onnx,firmware"])
+def test_what_to_type_is_what_there_is(
+    formats: str, board: str, device: str, tiny_vision: Path, tmp_path: Path
+) -> None:
+    """The hints of an export and the card of its bundle; here, for an engine; on a board, for firmware."""
+    folder = tmp_path / "my bundle"
+    flags = ["--formats", formats, "--board", board, "--no-validate", "-o", folder]
+    done = CliRunner().invoke(cli_export.command, ["--vision", str(tiny_vision), *map(str, flags)])
+    assert done.exception is None
+    hints = [line.removeprefix("try: ") for line in done.stdout.splitlines() if line.startswith("try: ")]
+    card = (folder / "README.md").read_text()
+    typed = [line.strip() for line in card.splitlines() if line.startswith("    edgepipe ")]
+    for lines, place in ((hints, "my bundle'"), (typed, " .")):
+        assert any("flash" in line for line in lines) == (find_board(board).flasher is not None)
+        assert any(f"--device {device}" in line for line in lines)
+        assert any("run" in line and "--device" not in line for line in lines) == ("onnx" in formats)
+        assert all(place in line for line in lines)
+    assert ("litert" in card) == ("onnx" in formats)
+    if formats == "firmware":
+        with pytest.raises(BundleError, match="holds a board's firmware, and nothing for this computer: give --device"):
+            VisionSession(Bundle.open(folder), VisionOptions())
