@@ -94,6 +94,36 @@ def clocks(root: Path) -> list[dict[str, Any]]:
     return policies
 
 
+def core_groups(root: Path) -> list[dict[str, Any]]:
+    """Cores of one kind, the fastest kind first: ``cpus`` (their numbers), ``core``, ``max_mhz``, ``capacity``.
+
+    ``capacity`` is the kernel's measure of what a core gets done, of 1024; with ``max_mhz`` it is None where the kernel
+    does not tell. Without a device tree, or on cores that are all the same, there is one group.
+    """
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for core in _cpuinfo(root):
+        if not core.get("processor", "").isdecimal():
+            continue
+        number = int(core["processor"])
+        folder = root / f"sys/devices/system/cpu/cpu{number}"
+        arm = "CPU implementer" in core and "CPU part" in core
+        name = _arm_core(core["CPU implementer"], core["CPU part"]) if arm else core.get("model name", "core")
+        clock = _number_or_none(folder / "cpufreq/cpuinfo_max_freq")
+        kind = (_number_or_none(folder / "cpu_capacity"), clock and clock / 1e3, name)
+        groups.setdefault(kind, []).append(number)
+    if not groups:
+        raise Unreadable(f"{root / 'proc/cpuinfo'} lists no processors")
+    order = sorted(groups, key=lambda kind: (kind[0] or 0, kind[1] or 0), reverse=True)
+    return [{"cpus": groups[kind], "core": kind[2], "max_mhz": kind[1], "capacity": kind[0]} for kind in order]
+
+
+def _number_or_none(path: Path) -> int | None:
+    try:
+        return read_number(path)
+    except (OSError, Unreadable):
+        return None
+
+
 def _cpuinfo(root: Path) -> Iterator[dict[str, str]]:
     """The blocks of /proc/cpuinfo, one a core and perhaps one for the board."""
     for block in read_text(root / "proc/cpuinfo").split("\n\n"):

@@ -1,6 +1,6 @@
 """Makes edgepipe's environment on a device; runs there, from the wheel itself, with the device's own Python:
 
-    PYTHONPATH=edgepipe-0.1.0-py3-none-any.whl python3 -m edgepipe.devices.environment facts|install
+    PYTHONPATH=edgepipe-0.1.0-py3-none-any.whl python3 -m edgepipe.devices.environment facts|install|examine
 
 The request is one JSON object on stdin; so is the answer, on stdout: what was asked for, or ``{"error": message}``.
 """
@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from edgepipe.devices.examination import examine
 from edgepipe.devices.installation import STAMP, facts, free_bytes, locked, python_of, read_stamp
 from edgepipe.errors import DeviceError
 
@@ -122,6 +123,8 @@ def main() -> int:
     try:
         if sys.argv[1] == "facts":
             answer: Any = facts(Path(request["root"]), request["bundle"])
+        elif sys.argv[1] == "examine":
+            answer = examine(Path(request["root"]))
         else:
             root, wheel = Path(request.pop("root")), Path(request.pop("wheel"))
             answer = {"changed": install(root, wheel, **request)}

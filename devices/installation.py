@@ -86,6 +86,18 @@ def python_of(root: str | Path) -> str:
     return f"{root}/venv/bin/python"
 
 
+def python_facts() -> dict[str, Any]:
+    """The system and its Python, as `facts` gives them."""
+    return {
+        "architecture": platform.machine(),
+        "bits": 8 * struct.calcsize("P"),
+        "libc": platform.libc_ver()[0],
+        "platform": sys.platform,
+        "python": platform.python_version(),
+        "makes_environments": find_spec("venv") is not None and find_spec("ensurepip") is not None,
+    }
+
+
 def facts(root: Path, bundle: str) -> dict[str, Any]:
     """What decides whether a bundle can be deployed here.
 
@@ -103,16 +115,11 @@ def facts(root: Path, bundle: str) -> dict[str, Any]:
     sums = Path(bundle_folder(str(root), bundle)) / "SHA256SUMS"
     incoming = Path(incoming_folder(str(root), bundle))
     return {
+        **python_facts(),
         "root": str(root),
-        "architecture": platform.machine(),
-        "bits": 8 * struct.calcsize("P"),
-        "libc": platform.libc_ver()[0],
-        "platform": sys.platform,
-        "python": platform.python_version(),
         "memory_bytes": known["memory_bytes"],
         "memory_available_bytes": now["memory_available_bytes"],
         "free_bytes": free_bytes(root),
-        "makes_environments": find_spec("venv") is not None and find_spec("ensurepip") is not None,
         "stamp": read_stamp(root),
         "bundle_sums": sums.read_text("utf-8") if sums.is_file() else None,
         "incoming_bytes": sum(path.stat().st_size for path in incoming.rglob("*") if path.is_file()),

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from edgepipe.devices import vcgencmd
+from edgepipe.devices import android, vcgencmd
 from edgepipe.devices.cpu import clocks, cpu_features, cpu_model
 from edgepipe.devices.readings import Unreadable, numbered, read_all, read_number, read_text
 
@@ -57,7 +57,8 @@ def device_conditions(root: Path = ROOT) -> dict[str, Any]:
     Returns:
         ``clocks`` (a list as `edgepipe.devices.cpu.clocks` gives it), ``arm_clock_mhz`` and ``throttled_bits`` (the
         Raspberry Pi's firmware), ``temperature_c``, ``load_average_1min``, ``busy_core_s`` (seconds of all cores
-        since boot), ``memory_available_bytes`` and ``unreadable``.
+        since boot), ``memory_available_bytes``, ``thermal_status`` and ``battery`` (of Android, as
+        `edgepipe.devices.android` gives them) and ``unreadable``.
     """
     return read_all(
         {
@@ -65,9 +66,11 @@ def device_conditions(root: Path = ROOT) -> dict[str, Any]:
             "arm_clock_mhz": vcgencmd.arm_clock_mhz,
             "busy_core_s": lambda: _busy_core_s(root),
             "throttled_bits": vcgencmd.throttled_bits,
+            "thermal_status": android.thermal_status,
             "temperature_c": lambda: temperature_c(root),
             "load_average_1min": lambda: float(read_text(root / "proc/loadavg").split()[0]),
             "memory_available_bytes": lambda: _meminfo(root, "MemAvailable"),
+            "battery": android.battery,
         }
     )
 

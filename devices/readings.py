@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+ASK_S = 5
 
 
 class Unreadable(Exception):
@@ -73,3 +77,37 @@ def numbered(folder: Path, prefix: str) -> list[Path]:
     if not found:
         raise Unreadable(f"{folder} has no {prefix}*")
     return [found[number] for number in sorted(found)]
+
+
+def ask(program: str, *arguments: str, hint: str = "") -> str:
+    """What a program says on stdout, without the white space around it.
+
+    Args:
+        program: looked for on PATH.
+        arguments: for it.
+        hint: where it comes from.
+
+    Raises:
+        Unreadable: it is not there, fails, or takes longer than `ASK_S`.
+    """
+    path = shutil.which(program)
+    if path is None:
+        raise Unreadable(f"{program} is not on PATH" + (f" ({hint})" if hint else ""))
+    asked = " ".join([program, *arguments])
+    try:
+        answer = subprocess.run(
+            [path, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ASK_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unreadable(f"{asked} did not answer within {ASK_S} s") from None
+    except OSError as error:
+        raise Unreadable(f"{asked} cannot be run: {error.strerror}") from None
+    if answer.returncode:
+        said = " ".join((answer.stderr or answer.stdout).split())[:120]
+        raise Unreadable(f"{asked} failed (exit code {answer.returncode}): {said or 'it said nothing'}")
+    return answer.stdout.strip()

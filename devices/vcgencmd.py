@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 
-from edgepipe.devices.readings import Unreadable
-
-TIMEOUT_S = 5
+from edgepipe.devices.readings import Unreadable, ask
 
 # Bits of `vcgencmd get_throttled`. The upper four stay set until the next boot.
 NOW = {0: "under-voltage", 1: "Arm frequency capped", 2: "throttled", 3: "soft temperature limit"}
@@ -32,20 +28,9 @@ def throttled_bits() -> int:
 
 def _ask(command: str, pattern: str, *arguments: str) -> str:
     """What ``pattern`` captures in the answer to a command."""
-    program = shutil.which("vcgencmd")
-    if program is None:
-        raise Unreadable("vcgencmd is not on PATH (it comes with Raspberry Pi OS)")
-    asked = f"vcgencmd {' '.join([command, *arguments])}"
-    try:
-        answer = subprocess.run(
-            [program, command, *arguments], capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S
-        )
-    except subprocess.TimeoutExpired:
-        raise Unreadable(f"{asked} did not answer within {TIMEOUT_S} s") from None
-    except OSError as error:
-        raise Unreadable(f"{asked} cannot be run: {error.strerror}") from None
-    found = re.search(pattern, answer.stdout)
-    if answer.returncode or found is None:
-        said = " ".join((answer.stderr or answer.stdout).split())[:120]
-        raise Unreadable(f"{asked} failed (exit code {answer.returncode}): {said or 'it said nothing'}")
+    answer = ask("vcgencmd", command, *arguments, hint="it comes with Raspberry Pi OS")
+    found = re.search(pattern, answer)
+    if found is None:
+        said = " ".join(answer.split())[:120]
+        raise Unreadable(f"vcgencmd {command} does not tell: {said or 'it said nothing'}")
     return found[1]

@@ -32,6 +32,10 @@ VERBS = {
     "report": ("edgepipe.pipeline.cli_report:command", "Compare reports that measure has written."),
     "flash": ("edgepipe.pipeline.cli_flash:command", "Write a bundle's firmware into the flash of a board."),
     "deploy": ("edgepipe.pipeline.cli_deploy:command", "Bring a bundle, and what runs it, to a device."),
+    "doctor": (
+        "edgepipe.pipeline.cli_doctor:command",
+        "Say what keeps a device from running well, and how to mend it.",
+    ),
     "plan": ("edgepipe.pipeline.cli_plan:command", "Plan how a vision model fits into a microcontroller's memory."),
     "completion": ("edgepipe.pipeline.cli_completion:command", "Print the completion script of a shell."),
 }

@@ -50,16 +50,17 @@ class Target:
     @classmethod
     def find(cls, device: Device, wheel: Path) -> Target:
         """Find a Python, bring it where the device can, and bring the wheel."""
-        found = _look(device)
+        found = look(device)
         if not found["python"]:
             device.provide(["python"])
-            found = _look(device)
+            found = look(device)
         if not found["python"]:
-            seen = found["version"] if found["version"].startswith("Python") else "no Python"
-            raise DeviceError(
-                f"{device.name} has {seen}, expected Python 3.11 or later: install one there; of Android, adb's shell "
-                "has none: install Termux, and take --device termux:127.0.0.1 after `adb forward tcp:8022 tcp:8022`"
-            )
+            raise DeviceError(f"{device.name} has {no_python(found)}")
+        return cls.bring(device, wheel, found)
+
+    @classmethod
+    def bring(cls, device: Device, wheel: Path, found: dict[str, Any]) -> Target:
+        """Bring the wheel to a device on which `look` has found a Python."""
         digest = sha256(wheel)
         there = f"{found['root']}/wheel/{digest[:16]}/{wheel.name}"
         if run(device, f"[ -f {shlex.quote(there)} ]").code:
@@ -126,10 +127,19 @@ class Target:
         return done.output.decode().strip()
 
 
-def _look(device: Device) -> dict[str, Any]:
-    """Where edgepipe's folder is on a device, and which Python is there."""
+def look(device: Device) -> dict[str, Any]:
+    """``root``, where edgepipe's folder is on a device; ``python``, one that is new enough; else ``version`` of any."""
     done = run(device, _LOOK.format(home=device.home, folder=FOLDER))
     return _answered(device, done.answer(), done)
+
+
+def no_python(found: dict[str, Any]) -> str:
+    """What is wrong, and what to do, where `look` has found no Python that is new enough."""
+    seen = found["version"] if found["version"].startswith("Python") else "no Python"
+    return (
+        f"{seen}, expected Python 3.11 or later: install one there; of Android, adb's shell has none: install Termux, "
+        "and take --device termux:127.0.0.1 after `adb forward tcp:8022 tcp:8022`"
+    )
 
 
 def _answered(device: Device, answer: dict[str, Any] | None, done: Finished | None = None) -> dict[str, Any]:

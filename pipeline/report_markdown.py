@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from edgepipe.devices.android import THERMAL_STATUS
 from edgepipe.devices.vcgencmd import NOW, SINCE_BOOT
 from edgepipe.pipeline.board_markdown import board_facts, board_sections
 from edgepipe.pipeline.gates import MAX_CV
@@ -218,6 +219,11 @@ def _conditions(report: Report) -> str:
         "load_average_1min": ("load average, 1 min", lambda value: f"{value:.2f}"),
         "memory_available_bytes": ("memory available", mib),
     }
+    android = {
+        "thermal_status": ("thermal status", lambda status: THERMAL_STATUS[min(status, len(THERMAL_STATUS) - 1)]),
+        "battery": ("battery", lambda battery: f"{battery['percentage']}%, {battery['status']}"),
+    }
+    shown |= {key: entry for key, entry in android.items() if None not in (before.get(key), after.get(key))}
     rows = []
     for key, (name, show) in shown.items():
         states = (before, after)

@@ -24,8 +24,9 @@ FACTS = {
 }
 CONDITIONS = {
     *("clocks", "arm_clock_mhz", "busy_core_s", "throttled_bits", "temperature_c", "load_average_1min"),
-    *("memory_available_bytes", "unreadable"),
+    *("memory_available_bytes", "thermal_status", "battery", "unreadable"),
 }
+NO_PI_NOR_PHONE = {"arm_clock_mhz", "throttled_bits", "thermal_status", "battery"}
 
 RASPBERRY_PI = {
     "proc/device-tree/model": "Raspberry Pi 4 Model B Rev 1.4\0",
@@ -65,7 +66,7 @@ def test_conditions_of_a_raspberry_pi(tree: Tree) -> None:
     assert conditions["busy_core_s"] == (1000 + 200 + 300 + 10 + 20 + 30) / os.sysconf("SC_CLK_TCK")
     assert conditions["memory_available_bytes"] == 3000000 * 1024
     assert conditions["clocks"][0]["current_mhz"] == 1500.0
-    assert set(conditions["unreadable"]) == {"arm_clock_mhz", "throttled_bits"}
+    assert set(conditions["unreadable"]) == NO_PI_NOR_PHONE
 
 
 def test_the_firmware_knows_the_temperature_better(tree: Tree, vcgencmd: Callable[[str], None]) -> None:
@@ -99,7 +100,7 @@ def test_an_empty_machine_gives_nulls_with_reasons(tmp_path: Path) -> None:
 def test_a_file_of_unknown_form_costs_its_reading_only(tree: Tree, name: str, text: str, reading: str) -> None:
     conditions = device_conditions(tree(RASPBERRY_PI | {name: text}))
     assert conditions[reading] is None
-    assert set(conditions["unreadable"]) == {"arm_clock_mhz", "throttled_bits", reading}
+    assert set(conditions["unreadable"]) == NO_PI_NOR_PHONE | {reading}
 
 
 def test_denied_files_of_a_phone_are_reasons(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:

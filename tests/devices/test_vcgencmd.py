@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from edgepipe.devices import readings
 from edgepipe.devices import vcgencmd as firmware
 from edgepipe.devices.readings import Unreadable
 
@@ -47,7 +48,7 @@ def test_a_machine_without_it_says_so() -> None:
     ],
 )
 def test_a_failure_is_a_reason(vcgencmd: Vcgencmd, monkeypatch: pytest.MonkeyPatch, script: str, reason: str) -> None:
-    monkeypatch.setattr(firmware, "TIMEOUT_S", 0.2 if "sleep" in script else 5)
+    monkeypatch.setattr(readings, "ASK_S", 0.2 if "sleep" in script else 5)
     vcgencmd(script)
     with pytest.raises(Unreadable, match=reason):
         firmware.throttled_bits()

@@ -87,7 +87,7 @@ def test_an_unknown_verb_suggests_what_was_meant(typed: str, meant: str) -> None
 def test_an_unknown_verb_like_no_other_lists_all() -> None:
     done = run("zzz")
     assert done.returncode == 2
-    assert "expected one of export, run, measure" in done.stderr
+    assert f"expected one of {', '.join(cli.VERBS)}." in done.stderr
 
 
 @pytest.mark.parametrize("kind", user_errors())

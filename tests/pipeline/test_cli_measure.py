@@ -71,6 +71,24 @@ def test_against_plain(edgepipe: Any, tiny_bundle: Path) -> None:
     assert read_report(Path("there/report.json"))["configuration"]["decode"]["drafter"] == "lookup"
 
 
+@pytest.mark.parametrize(("bits", "outcome"), [("0x0", "passed"), ("0x50005", "failed"), ("0x50000", "failed")])
+def test_a_set_throttle_bit_makes_a_report_untrustworthy(
+    edgepipe: Any, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: str, outcome: str
+) -> None:
+    firmware = tmp_path / "bin" / "vcgencmd"
+    firmware.parent.mkdir()
+    firmware.write_text(f"#!/bin/sh\n[ $1 = get_throttled ] && echo throttled={bits}\n")
+    firmware.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{firmware.parent}:/usr/bin:/bin")
+    code, _, err = edgepipe(tiny_bundle, *QUICK)
+    report = read_report(Path("report/report.json"))
+    (gate,) = (gate for gate in report["gates"] if gate["gate"] == "throttling")
+    assert gate["outcome"] == outcome
+    if outcome == "failed":
+        assert (code, report["status"]) == (5, "untrustworthy")
+        assert "throttling" in err
+
+
 def test_an_untrustworthy_report_is_written_and_exits_with_5(edgepipe: Any, tiny_bundle: Path) -> None:
     code, out, err = edgepipe(tiny_bundle, *QUICK, "--repeats", "1")
     assert code == 5

@@ -11,6 +11,7 @@ from edgepipe.pipeline.gates import Conditions, judge
 from edgepipe.pipeline.statistics import summarise
 
 READINGS = ("clocks", "arm_clock_mhz", "busy_core_s", "throttled_bits", "temperature_c", "load_average_1min")
+READINGS += ("thermal_status",)
 
 
 def state(**readings: Any) -> dict[str, Any]:
@@ -54,7 +55,7 @@ def test_samples() -> None:
         (0x4, 0x0, "failed", "throttled at the start"),
         (0x0, 0x80000, "failed", "soft temperature limit during the run"),
         (0x20000, 0x60000, "failed", "throttled during the run"),
-        (0x20000, 0x20000, "unknown", "Arm frequency capped since boot"),
+        (0x20000, 0x20000, "failed", "Arm frequency capped since boot"),
         (None, 0x0, "unknown", "no throttled_bits here"),
         (0x0, None, "unknown", "no throttled_bits here"),
     ],
@@ -63,6 +64,14 @@ def test_throttling(before: int | None, after: int | None, outcome: str, found: 
     gate = gates.throttling(state(throttled_bits=before), state(throttled_bits=after))
     assert gate["outcome"] == outcome
     assert found in "; ".join(gate["details"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "outcome"), [(0, 0, "passed"), (0, 1, "failed"), (3, 0, "failed"), (None, 0, "unknown")]
+)
+def test_android_throttles_from_a_light_thermal_status_on(before: int | None, after: int | None, outcome: str) -> None:
+    gate = gates.throttling(state(thermal_status=before), state(thermal_status=after))
+    assert gate["outcome"] == outcome
 
 
 @pytest.mark.parametrize(
