@@ -141,6 +141,11 @@ class QdqGraph:
         bounds = [self.constant("bound", np.array(bound, tensor.dtype)) for bound in (low, high)]
         return self.node("Clip", [codes, *bounds], tensor.name)
 
+    def look_up(self, codes: str, table: np.ndarray, tensor: Tensor) -> str:
+        """Codes of ``tensor``, the bytes that ``table`` ``[256]`` has for the bytes of ``codes``."""
+        places = self.node("Cast", [codes], f"{tensor.name}.places", to=TensorProto.INT32)
+        return self.node("Gather", [self.constant("table", table.view(tensor.dtype)), places], tensor.name)
+
     def parameters(self, tensor: Tensor) -> list[str]:
         """Scale and zero point; scalars for a tensor quantised as a whole."""
         quantization = quantization_of(tensor)

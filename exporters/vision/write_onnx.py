@@ -21,6 +21,7 @@ import numpy as np
 from edgepipe.errors import UnsupportedModel
 from edgepipe.exporters.vision.fixed_point import mean_multiplier
 from edgepipe.exporters.vision.graph import Graph, Node, Quantization, Tensor
+from edgepipe.exporters.vision.lookup_tables import lookup_table
 from edgepipe.exporters.vision.nearest_neighbor import nearest_indices
 from edgepipe.exporters.vision.onnx_graph import TO_CHANNELS_FIRST, QdqGraph, axis_first, quantization_of
 from edgepipe.exporters.vision.operators import (
@@ -106,8 +107,7 @@ def _write(qdq: QdqGraph, node: Node) -> None:
             real = qdq.node(function, [qdq.real_first(node.inputs[0])], f"{name}.real")
             qdq.store_first(output, qdq.quantize(output, real))
         case Relu() | Relu6():
-            activation = Activation[operator.name]
-            qdq.store_first(output, qdq.quantize(output, qdq.real_first(node.inputs[0]), activation))
+            _requantize(qdq, node, Activation[operator.name])
         case Quantize() | Dequantize():
             _requantize(qdq, node)
         case _:
@@ -181,11 +181,20 @@ def _round_away(qdq: QdqGraph, real: str, tensor: Tensor) -> str:
     return qdq.node("QuantizeLinear", [nudged, *qdq.parameters(tensor)], tensor.name)
 
 
-def _requantize(qdq: QdqGraph, node: Node) -> None:
+def _requantize(qdq: QdqGraph, node: Node, activation: Activation = Activation.NONE) -> None:
+    """Codes of one quantisation from those of another: by a table, with the reference's rounding.
+
+    onnxruntime merges QuantizeLinear, DequantizeLinear, QuantizeLinear, DequantizeLinear into one pair of a scale
+    between both, but not where a file ends amid them: tiles and tail would then differ from the whole.
+    """
     source, output = (qdq.graph.tensors[index] for index in (node.inputs[0], node.output))
     codes = qdq.first(node.inputs[0])
-    if (source.dtype, source.quantization) != (output.dtype, output.quantization):
-        codes = qdq.quantize(node.output, qdq.real_first(node.inputs[0]))
+    changed = (source.dtype, source.quantization) != (output.dtype, output.quantization)
+    if source.quantization and output.quantization and source.dtype == output.dtype:
+        if changed or activation is not Activation.NONE:
+            codes = qdq.look_up(codes, lookup_table(node.operator, source, output), output)
+    elif changed or activation is not Activation.NONE:
+        codes = qdq.quantize(node.output, qdq.real_first(node.inputs[0]), activation)
     qdq.store_first(node.output, codes)
 
 

@@ -162,8 +162,6 @@ WITHIN_ONE_STEP = {
     "mul channels": one_node(Mul(Activation.RELU6), constant((1, 1, 1, 6))),
     "mul scalar": one_node(Mul(Activation.RELU6), constant(())),
     "mul vector": one_node(Mul(), constant((6,)), shape=(1, 6)),
-    "relu": one_node(Relu()),
-    "relu6": one_node(Relu6()),
     "logistic": one_node(Logistic(), result=PROBABILITY),
     "hard swish": one_node(HardSwish(), result=Quantization((0.04,), (-20,))),
     "softmax": one_node(Softmax(), shape=(1, 10), source=Quantization((0.17,), (20,)), result=PROBABILITY),
@@ -172,6 +170,8 @@ WITHIN_ONE_STEP = {
     "quantize": one_node(Quantize()),
 }
 EXACT = {
+    "relu": one_node(Relu()),
+    "relu6": one_node(Relu6(), result=INPUT),
     "average pool": one_node(AveragePool2D((2, 2), (2, 2)), result=INPUT),
     "average pool same": one_node(AveragePool2D((3, 3), (2, 1), Pads(1, 1, 1, 1), Activation.RELU6), result=INPUT),
     "average of all": one_node(AveragePool2D((9, 11)), result=INPUT),
@@ -320,6 +320,46 @@ def test_a_split_network_is_the_whole_one(
             target[:] = parts[tile.graph](image[:, top:bottom, left:right])
         assert steps(parts["tail"](stage), whole(image)) == 0
         assert steps(resident(image), whole(image)) == 0
+
+
+@pytest.mark.parametrize("change", [Relu(), Quantize()], ids=["relu", "quantize"])
+@pytest.mark.parametrize("before", [0, 1, 2], ids=["of the image", "of a layer", "twice"])
+def test_a_file_that_ends_beside_a_change_of_scales_computes_the_same(
+    change: Operator,
+    before: int,
+    random_images: Callable[..., list[np.ndarray]],
+    onnx_model: Callable[[Graph], Model],
+    builtin_ref: Callable[..., Model],
+    tmp_path: Path,
+) -> None:
+    """onnxruntime merges neighbouring pairs of QuantizeLinear and DequantizeLinear, which a split would part."""
+    builder = GraphBuilder()
+    pads, wide = Pads(1, 1, 1, 1), Quantization((0.11,), (-100,))
+    convolution = weights((6, 3, 3, 6), 0)
+    image = builder.tensor(Tensor("image", IMAGE, "int8", INPUT))
+    x = image
+    for _ in range(min(before, 1)):
+        own = map(builder.tensor, convolution)
+        x = builder.node(Conv2D((3, 3), pads=pads), [x, *own], "before", "int8", OUTPUT)
+    x = builder.node(change, [x], "changed", "int8", wide)
+    if before == 2:
+        x = builder.node(Quantize(), [x], "again", "int8", INPUT)
+    scales = builder.tensors[x].quantization
+    assert scales is not None
+    filters, bias = convolution
+    assert filters.quantization is not None
+    products = tuple(float(np.float32(scales.scale) * np.float32(scale)) for scale in filters.quantization.scales)
+    own = map(builder.tensor, (filters, replace(bias, quantization=Quantization(products, (0,) * 6))))
+    x = builder.node(Conv2D((3, 3), pads=pads), [x, *own], "after", "int8", Quantization((0.3,), (0,)))
+    graph = builder.build([image], [x])
+    whole, stages = onnx_model(graph), range(1, len(graph.nodes))
+    for point in stages:
+        model = split(graph, PatchPlan(point, 1, 1))
+        stage, tail = onnx_model(model.stage), onnx_model(model.tail)
+        for codes in random_images(graph):
+            assert steps(tail(stage(codes)), whole(codes)) == 0
+    exact = reference(graph, tmp_path, builtin_ref)
+    assert all(steps(whole(codes), exact(codes)) <= 1 + before for codes in random_images(graph))
 
 
 def test_resnet8_sees_what_the_reference_sees(
