@@ -13,7 +13,7 @@ from edgepipe.devices.device import is_board
 from edgepipe.errors import MeasurementUntrustworthy
 from edgepipe.pipeline.cli_deployed import measure_there
 from edgepipe.pipeline.cli_measure_board import measure_on_board, print_board
-from edgepipe.pipeline.decode_flags import decode_flags, decode_options
+from edgepipe.pipeline.decode_flags import decode_flags, decode_options, image_threads
 
 if TYPE_CHECKING:
     from edgepipe.pipeline.report_schema import Decoding, Report, Vision
@@ -69,6 +69,12 @@ class Lengths(click.ParamType):
     help="Text to cut the prompts from; speculation depends on it.  [default: a built-in text]",
 )
 @click.option(
+    "--cool-to", type=float, metavar="C", help="Wait until the processor has so many degrees Celsius or less."
+)
+@click.option(
+    "--cool-limit", type=click.FloatRange(min=0), default=600, show_default=True, help="Seconds to wait for that."
+)
+@click.option(
     "--device",
     metavar="DEVICE",
     help="Measure where the bundle was deployed: ssh:user@host, termux:user@host, adb:serial, local; or the firmware "
@@ -88,6 +94,8 @@ def command(
     against: str | None,
     max_width: int,
     file: str | None,
+    cool_to: float | None,
+    cool_limit: float,
     device: str | None,
     baud: int | None,
     exact: bool,
@@ -106,12 +114,14 @@ def command(
     from edgepipe.pipeline.measure import Plan, measure
     from edgepipe.pipeline.report import REPORT_JSON, REPORT_MD, require_writable, write_report
     from edgepipe.pipeline.report_markdown import failed_gates
-    from edgepipe.pipeline.vision_session import VisionOptions
+    from edgepipe.pipeline.vision_session import COMPONENT, VisionOptions
 
     if exact and flags["engine"] not in (None, "litert"):
         raise click.UsageError(f"--exact is an option of litert, and --engine is {flags['engine']}: leave one out")
     if baud and not (device or "").startswith("mcu:"):
         raise click.UsageError("--baud belongs to a --device mcu:PORT")
+    if cool_to is not None and device is not None and is_board(device):
+        raise click.UsageError("--cool-to reads the processor's temperature, which a board's firmware does not tell")
     if device is not None and is_board(device):
         require_writable(output)
         try:
@@ -122,14 +132,19 @@ def command(
         require_writable(output)
         report = measure_there(bundle, device, file)
     else:
-        plan = Plan(prompt_lengths, new_tokens, repeats, warmup, against, max_width, file)
-        options = decode_options(flags, Bundle.open(bundle))
-        vision = VisionOptions(flags["engine"], flags["threads"], exact=exact)
+        plan = Plan(prompt_lengths, new_tokens, repeats, warmup, against, max_width, file, cool_to, cool_limit)
+        opened = Bundle.open(bundle)
+        has_images = COMPONENT in opened.manifest["components"]
+        threads = image_threads(flags["threads"]) if has_images else None
+        options = decode_options(flags, opened)
+        vision = VisionOptions(flags["engine"], threads, exact=exact)
         require_writable(output)
         try:
             report = measure(bundle, options, plan, vision=vision, progress=_show)
         finally:
             _show("")
+        if flags["threads"] == "auto":
+            report["configuration"]["threads"] = "auto"  # a number alone would not bind it to the same cores
     write_report(report, output)
     if as_json:
         click.echo(json.dumps(report, ensure_ascii=False))

@@ -17,7 +17,7 @@ from edgepipe.errors import ContextError, EdgepipeError
 from edgepipe.pipeline.cli import INTERRUPTED
 from edgepipe.pipeline.cli_deployed import run_there
 from edgepipe.pipeline.cli_run_board import check_device_flags, device_flags, image_on_board, print_guesses
-from edgepipe.pipeline.decode_flags import TEXT_FLAGS, decode_flags, decode_options
+from edgepipe.pipeline.decode_flags import TEXT_FLAGS, decode_flags, decode_options, image_threads
 
 # Classes that are printed of an image, without --top-k.
 TOP_CLASSES = 5
@@ -214,7 +214,7 @@ def _image(bundle: Bundle, image: Path, flags: dict[str, Any], whole: bool, exac
     from edgepipe.pipeline.run_image import answer
     from edgepipe.pipeline.vision_session import VisionOptions, VisionSession
 
-    options = VisionOptions(flags["engine"], flags["threads"], whole, exact)
+    options = VisionOptions(flags["engine"], image_threads(flags["threads"]), whole, exact)
     found = answer(VisionSession(bundle, options), image, flags["top_k"] or TOP_CLASSES)
     if as_json:
         click.echo(json.dumps(found.to_json(), ensure_ascii=False))
@@ -239,7 +239,8 @@ def _verify(bundle: Bundle, flags: dict[str, Any], as_json: bool) -> int:
         lines.append(text.summary())
         outcome |= text.to_json()
     if COMPONENT in bundle.manifest["components"]:
-        seen = verify_vision(VisionSession(bundle, VisionOptions(flags["engine"], flags["threads"], exact=True)))
+        threads = image_threads(flags["threads"])
+        seen = verify_vision(VisionSession(bundle, VisionOptions(flags["engine"], threads, exact=True)))
         lines.append(seen.summary())
         outcome["vision"] = seen.to_json()
     click.echo(json.dumps(outcome) if as_json else "\n".join(lines))

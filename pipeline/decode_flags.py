@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,13 @@ if TYPE_CHECKING:
     from edgepipe.pipeline.decode_options import DecodeOptions
 
 
-class Guesses(click.ParamType):
-    """A number of 1 or more, or ``auto``."""
+class NumberOrAuto(click.ParamType):
+    """A number of 1 or more, or ``auto``; ``what`` is counted."""
 
     name = "N|auto"
+
+    def __init__(self, what: str) -> None:
+        self.what = what
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
         """The number, or ``auto`` as it is."""
@@ -31,7 +35,7 @@ class Guesses(click.ParamType):
         except ValueError:
             number = 0
         if number < 1:
-            self.fail(f"{value!r} is no number of guesses: expected 1 or more, or auto", param, ctx)
+            self.fail(f"{value!r} is no number of {self.what}: expected 1 or more, or auto", param, ctx)
         return number
 
 
@@ -41,7 +45,12 @@ _FLAGS = (
         type=click.Choice(sorted({*ENGINES, *VISION_ENGINES})),
         help="Of decoders onnx; of images the first of litert, onnx, executorch that is there.",
     ),
-    click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine.  [default: all cores]"),
+    click.option(
+        "--threads",
+        type=NumberOrAuto("threads"),
+        help="Threads of the engine; auto: of text, times a few settings once, and takes the fastest cores.  "
+        "[default: all cores]",
+    ),
     click.option("--chunk", type=click.IntRange(min=1), default=256, show_default=True, help="Prompt tokens at once."),
     click.option(
         "--drafter",
@@ -53,7 +62,7 @@ _FLAGS = (
     ),
     click.option(
         "--gamma",
-        type=Guesses(),
+        type=NumberOrAuto("guesses"),
         default="auto",
         show_default=True,
         help="Most guesses per round; auto: what brings the most tokens per second, 0 included.",
@@ -118,10 +127,15 @@ def decode_options(flags: dict[str, Any], bundle: Bundle) -> DecodeOptions:
     engine = flags["engine"]
     if engine is None or (engine not in ENGINES and "vision" in bundle.manifest["components"]):
         engine = "onnx"  # what was asked for is an engine of the vision model
+    threads = flags["threads"]
+    if threads == "auto":
+        from edgepipe.pipeline.core_choice import choose_cores
+
+        threads = choose_cores(bundle, engine, _tell).threads
     sampling = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
     return DecodeOptions(
         engine=engine,
-        threads=flags["threads"],
+        threads=threads,
         chunk=flags["chunk"],
         drafter=drafter,
         gamma=flags["gamma"],
@@ -131,3 +145,20 @@ def decode_options(flags: dict[str, Any], bundle: Bundle) -> DecodeOptions:
         draft_cache=CacheOptions(flags["draft_policy"], flags["draft_budget"]) if flags["draft_policy"] else None,
         sampling=SamplingParams(**{name: flags[name] for name in sampling}),
     )
+
+
+def _tell(step: str) -> None:
+    """A line for a user who waits."""
+    if sys.stderr.isatty():
+        click.echo(step, err=True)
+
+
+def image_threads(threads: int | str | None) -> int | None:
+    """The value of ``--threads`` where an image is run: a number, or None for all cores.
+
+    Raises:
+        click.UsageError: it is ``auto``, which times a decoder.
+    """
+    if isinstance(threads, str):
+        raise click.UsageError("--threads auto times a language model: of images give a number, or leave it out")
+    return threads

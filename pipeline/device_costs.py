@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import platform
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -16,9 +12,8 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from edgepipe.cache import cache_folder
-from edgepipe.devices.probes import device_facts
 from edgepipe.errors import EdgepipeWarning
+from edgepipe.pipeline.device_cache import cache_path, keep
 from edgepipe.runtimes.llm.costs import DraftCost, MeasuredCosts
 from edgepipe.runtimes.llm.decoder import CachedDecoder
 from edgepipe.runtimes.llm.drafters.drafter import Drafter
@@ -40,13 +35,11 @@ def measured_costs(facts: Mapping[str, object], measure: Callable[[], MeasuredCo
 
     ``facts`` are what the figures depend on beside this device.
     """
-    device = {key: device_facts()[key] for key in ("cpu_model", "cores", "usable_cores", "packages")}
-    key = json.dumps([SCHEMA_VERSION, platform.node(), device, facts])
-    path = cache_folder() / "costs" / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
+    path = cache_path("costs", SCHEMA_VERSION, facts)
     costs = _read(path)
     if costs is None:
         costs = measure()
-        _write(path, costs)
+        keep(path, asdict(costs))
     return costs
 
 
@@ -177,16 +170,3 @@ def _read(path: Path) -> MeasuredCosts | None:
         return None
     usable = forward_ns.get(1, 0) > 0 and min(forward_ns.values()) > 0
     return MeasuredCosts(forward_ns, drafters, acceptance) if usable else None
-
-
-def _write(path: Path, costs: MeasuredCosts) -> None:
-    """Keep the figures; where that is impossible, they are measured again."""
-    content = asdict(costs)
-    partial = path.with_suffix(f".{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(content))
-        os.replace(partial, path)
-    except OSError:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)

@@ -150,12 +150,11 @@ def _cores(facts: dict[str, Any]) -> Finding:
         found += f", of which this process may use {usable}"
     if len(groups) > 1:
         fast = groups[0]["cpus"]
-        cpus = ",".join(map(str, fast))
         return Finding(
             "cores",
             "advice",
             f"{found}: with more than {len(fast)} threads the slowest core sets the pace",
-            f"taskset -c {cpus} edgepipe run BUNDLE --threads {len(fast)}",
+            "edgepipe run BUNDLE --threads auto",
         )
     return Finding("cores", "ok", found)
 

@@ -112,7 +112,7 @@ def _thermal_status(before: dict[str, Any], after: dict[str, Any]) -> Gate:
     states = (before.get("thermal_status"), after.get("thermal_status"))
     if None in states:
         return gate("throttling", limit, "unknown", _why("throttled_bits", before, after))
-    found = ", ".join(THERMAL_STATUS[min(state, len(THERMAL_STATUS) - 1)] for state in states)
+    found = ", ".join(THERMAL_STATUS[min(state, len(THERMAL_STATUS) - 1)] for state in states if state is not None)
     return gate("throttling", limit, "failed" if any(states) else "passed", f"thermal status before and after: {found}")
 
 

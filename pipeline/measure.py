@@ -9,6 +9,7 @@ from time import perf_counter_ns, process_time
 from edgepipe.devices.probes import device_conditions, device_facts, peak_rss_bytes, temperature_c
 from edgepipe.devices.readings import read_all
 from edgepipe.pipeline.bundle import Bundle
+from edgepipe.pipeline.cooling import cool_down
 from edgepipe.pipeline.gates import Conditions, Moment, judge
 from edgepipe.pipeline.measure_decoder import DecoderMeasurement, Plan, Progress
 from edgepipe.pipeline.measure_vision import VisionMeasurement, timed_series
@@ -35,7 +36,7 @@ def measure(
     Args:
         bundle: folder written by `edgepipe.export`.
         options: how text is decoded; greedy, full cache, no drafter by default.
-        plan: what is measured; of a vision model only ``repeats`` and ``warmup``.
+        plan: what is measured; of a vision model only ``repeats``, ``warmup`` and ``cool_to_c``.
         vision: how images are run.
         progress: called between timed sections with what comes next.
 
@@ -44,7 +45,7 @@ def measure(
 
     Raises:
         ContextError: a prompt length does not fit the model's context.
-        EdgepipeError: the bundle is damaged, an option is out of range.
+        EdgepipeError: the bundle is damaged, an option is out of range, the device does not cool down.
     """
     opened, plan = Bundle.open(bundle), plan or Plan()
     during: list[Moment] = []
@@ -61,6 +62,8 @@ def measure(
         text = DecoderMeasurement(opened, options or DecodeOptions(), plan, tell)
     if COMPONENT in opened.manifest["components"]:
         images = VisionMeasurement(opened, vision or VisionOptions(), plan.warmup, plan.repeats, tell)
+    if plan.cool_to_c is not None:
+        cool_down(plan.cool_to_c, plan.cool_limit_s, progress or (lambda step: None))
     device = device_facts()
     before, begin, process_begin = device_conditions(), perf_counter_ns(), process_time()
     for measurement in (text, images):

@@ -16,6 +16,8 @@ def measure_command(folder: str, configuration: dict[str, Any]) -> str:
         flags = _decoder_flags(configuration)
     if vision:  # A decoder beside it has the one engine that decoders have.
         flags |= {"--engine": vision["engine"], "--threads": vision["threads"]}
+    if configuration.get("cool_to_c") is not None:
+        flags |= {"--cool-to": configuration["cool_to_c"], "--cool-limit": configuration["cool_limit_s"]}
     words = ["edgepipe", "measure", folder]
     for flag, value in flags.items():
         if value is not None:
@@ -39,7 +41,7 @@ def _decoder_flags(configuration: dict[str, Any]) -> dict[str, Any]:
         "--max-width": plan["max_width"],
         "--file": plan["file"],
         "--engine": decode["engine"],
-        "--threads": decode["threads"],
+        "--threads": plan.get("threads", decode["threads"]),
         "--chunk": decode["chunk"],
         "--drafter": decode["drafter"],
         "--gamma": decode["gamma"],

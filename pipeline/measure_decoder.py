@@ -43,6 +43,8 @@ class Plan:
         against: ``plain`` interleaves a baseline with the full cache and without speculation.
         max_width: the cost curve goes from 1 to this many tokens.
         file: text to cut the prompts from instead of the built-in one; speculation depends on it.
+        cool_to_c: degrees Celsius that the processor may have at most when the measurement begins.
+        cool_limit_s: seconds to wait for that.
 
     Raises:
         RecipeError: a value is out of range.
@@ -55,6 +57,8 @@ class Plan:
     against: str | None = None
     max_width: int = 16
     file: str | None = None
+    cool_to_c: float | None = None
+    cool_limit_s: float = 600.0
 
     def __post_init__(self) -> None:
         if not self.prompt_lengths or min(self.prompt_lengths) < 1:

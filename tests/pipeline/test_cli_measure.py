@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edgepipe.pipeline import cli, measure, measure_decoder
+from edgepipe.devices import probes
+from edgepipe.pipeline import cli, cooling, measure, measure_decoder
 from edgepipe.pipeline.gates import Gate
 from edgepipe.pipeline.report import read_report
 
@@ -87,6 +89,37 @@ def test_a_set_throttle_bit_makes_a_report_untrustworthy(
     if outcome == "failed":
         assert (code, report["status"]) == (5, "untrustworthy")
         assert "throttling" in err
+
+
+@pytest.mark.usefixtures("a_quiet_machine")
+def test_it_waits_until_the_device_is_cool(
+    edgepipe: Any, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "asked"
+    firmware = tmp_path / "bin" / "vcgencmd"
+    firmware.parent.mkdir()
+    firmware.write_text(f'#!/bin/sh\necho >> {log}\necho "temp=$((65 - 5 * $(wc -l < {log}))).0\'C"\n')
+    firmware.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{firmware.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(cooling, "EVERY_S", 0.0)
+    code, _, err = edgepipe(tiny_bundle, *QUICK, "--cool-to", "45")
+    assert (code, err) == (0, "")
+    report = read_report(Path("report/report.json"))
+    assert report["conditions"]["before"]["temperature_c"] < 45
+    assert "--cool-to 45.0 --cool-limit 600.0" in Path("report/report.md").read_text()
+
+
+@pytest.mark.usefixtures("no_measuring")
+def test_a_device_without_a_temperature_cannot_cool_down(
+    edgepipe: Any, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    nothing = partial(probes.temperature_c, tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(measure, "cool_down", partial(cooling.cool_down, read=nothing))
+    code, _, err = edgepipe(tiny_bundle, *QUICK, "--cool-to", "45")
+    assert code == 1
+    assert "no temperature can be read" in err
+    assert err.count("\n") == 1
 
 
 def test_an_untrustworthy_report_is_written_and_exits_with_5(edgepipe: Any, tiny_bundle: Path) -> None:
