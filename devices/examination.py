@@ -44,8 +44,8 @@ def examine(home: Path | None = None, root: Path = ROOT) -> dict[str, Any]:
 
     Returns:
         ``device`` and ``conditions`` (as `edgepipe.devices.probes` gives them), `python_facts`, ``free_bytes`` of the
-        disk, ``installed`` (what deploy has said of the environment, or None), ``engines`` (as `load_engines` gives
-        them), ``core_groups``, ``android_api`` and ``unreadable``.
+        disk at ``place``, ``installed`` (what deploy has said of the environment, or None), ``engines`` (as
+        `load_engines` gives them), ``core_groups``, ``android_api`` and ``unreadable``.
     """
     installed = read_stamp(home) if home is not None else None
     python = python_of(home) if home is not None and installed is not None else sys.executable
@@ -55,6 +55,7 @@ def examine(home: Path | None = None, root: Path = ROOT) -> dict[str, Any]:
         **known,
         "device": device_facts(root),
         "conditions": device_conditions(root),
+        "place": str((home or Path.cwd()).resolve()),
         "free_bytes": free_bytes(home or Path.cwd()),
         "installed": installed,
         "engines": load_engines(python),

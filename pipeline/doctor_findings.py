@@ -1,7 +1,8 @@
 """What an examination shows, check by check, and the command that mends it.
 
 Sources of the traps: onnxruntime issues 23957 and 24112 (illegal instruction on a Raspberry Pi 4), 24511 (no 32-bit
-wheels); llama.cpp issue 7176 (eight threads slower than four); termux-app issue 2366 (the phantom-process killer);
+wheels); llama.cpp issues 7176 (eight threads slower than four) and
+7016 (models in shared storage are slow); termux-app issue 2366 (the phantom-process killer);
 Raspberry Pi's documentation of get_throttled.
 """
 
@@ -25,6 +26,7 @@ Outcome = Literal["ok", "advice", "fails", "unknown"]
 WARM_C = 70.0  # a Raspberry Pi throttles at 80 °C, and a run adds ten degrees or more
 TIGHT_MEMORY_BYTES = 2**29
 LOW_BATTERY = 20  # percent; battery savers lower clocks from about there
+_SHARED_STORAGE = ("/storage/", "/sdcard", "/mnt/sdcard")
 # What runs on a Raspberry Pi 4: 1.21.0 was built for newer cores by mistake, later ones were mended.
 _BUILT_FOR_ALL = {"onnxruntime": "'onnxruntime>=1.29'"}
 _ANDROID_12, _ANDROID_12L = 31, 32
@@ -99,6 +101,10 @@ def _disk(facts: dict[str, Any], deployed: bool) -> Finding:
     if free < needed:
         return Finding(
             "disk", "fails", f"{found}, an environment takes {size(needed)}", "sudo apt clean; delete what is not used"
+        )
+    if facts["place"].startswith(_SHARED_STORAGE):
+        return Finding(
+            "disk", "advice", f"{found}, in {facts['place']}: Android's shared storage is slow", "mv BUNDLE ~/ && cd ~"
         )
     return Finding("disk", "ok", found)
 

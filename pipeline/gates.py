@@ -63,7 +63,7 @@ def judge(series: Mapping[str, Summary], conditions: Conditions, cores: int | No
         variation(series),
         samples(series),
         throttling(before, after),
-        temperature(before, after),
+        temperature(conditions),
         clock(after),
         background(conditions, cores),
     ]
@@ -116,14 +116,18 @@ def _thermal_status(before: dict[str, Any], after: dict[str, Any]) -> Gate:
     return gate("throttling", limit, "failed" if any(states) else "passed", f"thermal status before and after: {found}")
 
 
-def temperature(before: dict[str, Any], after: dict[str, Any]) -> Gate:
-    """The processor is neither hot at the end nor much hotter than at the start."""
+def temperature(conditions: Conditions) -> Gate:
+    """The processor is never hot, and at the end not much hotter than at the start."""
     limit = f"at most {MAX_TEMPERATURE_C:g} °C, a rise of at most {MAX_RISE_C:g} °C"
+    before, after = conditions["before"], conditions["after"]
     first, last = before["temperature_c"], after["temperature_c"]
     if first is None or last is None:
         return gate("temperature", limit, "unknown", _why("temperature_c", before, after))
-    failed = last > MAX_TEMPERATURE_C or last - first > MAX_RISE_C
-    return gate("temperature", limit, "failed" if failed else "passed", f"{first:.1f} °C before, {last:.1f} °C after")
+    during = [moment["temperature_c"] for moment in conditions.get("during", ())]
+    hottest = max(first, last, *(heat for heat in during if heat is not None))
+    failed = hottest > MAX_TEMPERATURE_C or last - first > MAX_RISE_C
+    found = f"{first:.1f} °C before, {last:.1f} °C after" + (f", {hottest:.1f} °C at most" if during else "")
+    return gate("temperature", limit, "failed" if failed else "passed", found)
 
 
 def clock(after: dict[str, Any]) -> Gate:

@@ -30,7 +30,8 @@ def test_a_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     for pattern in ("*.[ch]", "*.ld", "Makefile"):
         sources |= {f"edgepipe/{path.relative_to(ROOT)}" for path in (ROOT / "runtimes/mcu").rglob(pattern)}
     metadata = {name for name in found if name.partition("/")[0].endswith(".dist-info")}
-    assert found - metadata == sources | {"edgepipe/py.typed", "edgepipe/devices/boards.toml"}
+    data = {"edgepipe/py.typed", "edgepipe/devices/boards.toml", "edgepipe/pipeline/compare_page.html"}
+    assert found - metadata == sources | data
     assert any(name.endswith("/LICENSE") for name in metadata)
 
 

@@ -22,7 +22,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WIDTHS = {"phone": 360, "desk": 1280}
 
 # A page around the page, as scripts are forbidden in that itself: says what it looks like inside.
-HARNESS = """<body><iframe src="page.html" style="width:{width}px;height:2000px;border:0"></iframe><pre id="said"></pre>
+HARNESS = """<body><iframe src="{page}" style="width:{width}px;height:2000px;border:0"></iframe><pre id="said"></pre>
 <script>addEventListener("load", () => {{
   const inside = document.querySelector("iframe").contentDocument, root = inside.documentElement;
   const cut = [...inside.querySelectorAll("svg text")].filter(text => {{
@@ -63,8 +63,8 @@ def page(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def seen(browser: str, page: Path, width: int, *flags: str) -> dict[str, Any]:
     """What the page looks like inside a window of ``width`` CSS pixels."""
-    harness = page.with_name(f"harness{width}.html")
-    harness.write_text(HARNESS.format(width=width), encoding="utf-8")
+    harness = page.with_name(f"around_{width}_{page.name}")
+    harness.write_text(HARNESS.format(page=page.name, width=width), encoding="utf-8")
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
     command += [f"--user-data-dir={page.parent / 'profile'}", "--virtual-time-budget=5000", *flags, "--dump-dom"]
     done = subprocess.run([*command, harness.as_uri()], capture_output=True, text=True, timeout=120)
@@ -95,3 +95,12 @@ def test_light_and_dark(browser: str, page: Path) -> None:
     brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) / 3 for colour in (light, dark)]
     assert brightness[0] > 200
     assert brightness[1] < 50
+
+
+def test_seven_reports_on_a_phone(browser: str, page: Path) -> None:
+    many = page.with_name("many.html")
+    many.write_text(comparison_page(compare([page.parent / name for name in "abababa"])), encoding="utf-8")
+    found = seen(browser, many, WIDTHS["phone"])
+    assert found["width"] <= WIDTHS["phone"], "wide tables scroll by themselves"
+    assert found["cut"] == []
+    assert "G: " in found["text"]

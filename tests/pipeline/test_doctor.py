@@ -30,6 +30,7 @@ def machine(**changes: Any) -> dict[str, Any]:
         "platform": "linux",
         "python": "3.13.5",
         "makes_environments": True,
+        "place": "/home/pi/.edgepipe",
         "free_bytes": 20 * 2**30,
         "installed": {"requirements": []},
         "engines": {"onnxruntime": {"version": "1.32.0", "signal": None, "error": None}},
@@ -132,6 +133,7 @@ def test_big_and_little_cores_want_threads_for_the_big_ones() -> None:
     [
         ("Python", "fails", "apt install python3-venv", {"makes_environments": False}),
         ("disk", "fails", "apt clean", {"free_bytes": 50_000_000, "installed": None}),
+        ("disk", "advice", "mv BUNDLE ~/", {"place": "/storage/emulated/0/Download"}),
         ("memory", "advice", "ps aux", {"memory_available_bytes": 2**28}),
         ("memory", "unknown", "", {"memory_bytes": None}),
         ("governor", "advice", "echo performance", {"clocks": [

@@ -86,8 +86,15 @@ def test_android_throttles_from_a_light_thermal_status_on(before: int | None, af
     ],
 )
 def test_temperature(before: float | None, after: float, outcome: str) -> None:
-    gate = gates.temperature(state(temperature_c=before), state(temperature_c=after))
+    gate = gates.temperature(conditions(state(temperature_c=before), state(temperature_c=after)))
     assert gate["outcome"] == outcome
+
+
+@pytest.mark.parametrize(("hottest", "outcome"), [(80.0, "passed"), (84.0, "failed"), (None, "passed")])
+def test_the_hottest_moment_counts(hottest: float | None, outcome: str) -> None:
+    surrounded = conditions(state(temperature_c=70.0), state(temperature_c=72.0))
+    surrounded["during"] = [gates.Moment(step="prompt of 32", elapsed_s=1.0, temperature_c=hottest)]
+    assert gates.temperature(surrounded)["outcome"] == outcome
 
 
 @pytest.mark.parametrize(
