@@ -28,13 +28,17 @@ class Choice:
     watched: tuple[Source, ...] = ()
 
 
+PLAIN = Choice()
+
+
 class Gamma(Protocol):
     """Chooses the guesses of every round.
 
-    ``most`` is the largest count that is ever chosen.
+    ``most`` is the largest count that is ever chosen; in a round that is ``resting`` nobody is asked but for free.
     """
 
     most: int
+    resting: bool
 
     def choose(self, sources: Sequence[Source], limit: int) -> Choice:
         """Whom of ``sources`` to ask for how many guesses, ``limit`` at most."""
@@ -54,11 +58,12 @@ class FixedGamma:
 
     def __init__(self, gamma: int) -> None:
         self.most = gamma
+        self.resting = False
 
     def choose(self, sources: Sequence[Source], limit: int) -> Choice:
         """See `Gamma.choose`."""
         count = min(self.most, limit)
-        return Choice(sources[0], count) if sources and count > 0 else Choice()
+        return Choice(sources[0], count) if sources and count > 0 else PLAIN
 
     def observe_guesses(self, source: Source, checked: int, accepted: int) -> None:
         """Nothing is learnt."""
@@ -110,8 +115,8 @@ class AutoGamma:
     every round puts in the tokens it brought and takes out what it cost, plain rounds put in `ALLOWANCE` of theirs.
     No round guesses more than a part of the purse can pay for if all of it is wrong; guesses that are free are still
     watched, and fill it with what a first guess would have won. A drafter that is not worth asking is tried with one
-    guess now and then, rarely if it fails; after a row of rounds with guesses comes a plain one, to see what they cost
-    beside it.
+    guess now and then, rarely if it fails, and not even considered for some rounds in between, as thinking costs, too;
+    after a row of rounds with guesses comes a plain one, to see what they cost beside it.
     """
 
     GAIN = 1.02  # predicted, or it is not worth the risk
@@ -121,6 +126,7 @@ class AutoGamma:
     SPREAD = 32  # rounds over which catching up is to pay for itself
     LONGEST_PAUSE = 256  # rounds from one trial of a drafter to the next
     LONGEST_ROW = 64  # rounds with guesses from one plain round to the next
+    LONGEST_REST = 8  # rounds in which drafters are not considered that are not worth asking
 
     def __init__(self, costs: Costs, most: int = MOST_GUESSES, widths: Collection[int] | None = None) -> None:
         """``widths`` are those that forwards may have, where an engine has some widths only."""
@@ -131,25 +137,33 @@ class AutoGamma:
         self._purse = self.PURSE[0]
         self._refused: Source | None = None
         self._row, self._row_limit = 0, 4
+        self._rest = 0
         self._pause: dict[str, int] = {}
         self._since_trial: dict[str, int] = {}
         # Drafters known to be good: that they read the prompt is an advance, which the purse need not pay for.
         self._known_good = {name for name in costs.acceptance if costs.good(name)}
 
+    @property
+    def resting(self) -> bool:
+        """See `Gamma`."""
+        return self._rest > 0
+
     def choose(self, sources: Sequence[Source], limit: int) -> Choice:
         """See `Gamma.choose`."""
-        best, best_value = Choice(), self.GAIN
         self._refused = None
+        if not sources:
+            return PLAIN
+        best, best_value = PLAIN, self.GAIN
         for source in sources:
             count, value = self._best_count(source, limit)
             if value > best_value:
                 best, best_value = Choice(source, count), value
             elif not count:
                 self._refused = source
-        if best.source is None:
+        if best.source is None and not self.resting:
             best = self._trial(sources, limit)
         elif self._row == self._row_limit:
-            best = Choice()
+            best = PLAIN
         watched = tuple(source for source in sources if source.free and source is not best.source)
         return Choice(best.source, best.count, watched) if watched else best
 
@@ -163,6 +177,7 @@ class AutoGamma:
         """See `Gamma.observe_round`."""
         costs, source = self.costs, choice.source
         costs.observe(guesses + 1, other_ns)
+        self._rest -= self._rest > 0
         for name in self._since_trial:
             self._since_trial[name] += 1
         if source is None:
@@ -214,17 +229,24 @@ class AutoGamma:
         return price + cost.draft(count) + cost.catch_up * behind
 
     def _trial(self, sources: Sequence[Source], limit: int) -> Choice:
-        """The first drafter with the fewest guesses, if it is time and the purse can pay for it."""
+        """The first drafter with the fewest guesses, if it is time and the purse can pay for it; else all rest."""
+        rest = float(self.LONGEST_REST)
         for source in sources:
             # What is free is watched, which tells as much.
             if source.free or not self._counts or self._counts[0] > limit:
                 continue
             bad = source.name in self.costs.acceptance and not self.costs.good(source.name)
-            pause = self._pause.setdefault(source.name, self.SPREAD if bad else 1)
             count = self._counts[0]
+            price = self._price(source, count)
+            # What a bad one costs is to be saved first.
+            pause = self._pause.setdefault(
+                source.name, min(round(price / self.ALLOWANCE), self.LONGEST_PAUSE) if bad else 1
+            )
             since = self._since_trial.setdefault(source.name, 0 if bad else pause)
-            if since >= pause and self._price(source, count) <= self._purse:
+            if since >= pause and price <= self._purse:
                 self._since_trial[source.name] = 0
                 self._pause[source.name] = min(2 * pause, self.LONGEST_PAUSE)
                 return Choice(source, count)
-        return Choice()
+            rest = min(rest, max(pause - since, (price - self._purse) / self.ALLOWANCE))
+        self._rest = int(rest)
+        return PLAIN

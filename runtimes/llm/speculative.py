@@ -10,7 +10,7 @@ import numpy as np
 from edgepipe.runtimes.llm.decoder import CachedDecoder
 from edgepipe.runtimes.llm.drafters.chain import Chain, Source
 from edgepipe.runtimes.llm.drafters.drafter import Draft, Drafter
-from edgepipe.runtimes.llm.gamma import Choice, FixedGamma, Gamma
+from edgepipe.runtimes.llm.gamma import PLAIN, Choice, FixedGamma, Gamma
 from edgepipe.runtimes.llm.rounds import Round
 from edgepipe.runtimes.llm.sampling import Sampler
 
@@ -144,8 +144,8 @@ class SpeculativeDecoder:
     def _draft(self, limit: int) -> tuple[Choice, Draft]:
         """What to do in this round, and the guesses, ``limit`` at most."""
         if not self.chain or limit < 1:
-            return Choice(), Draft([])
-        choice = self.gamma.choose(self.chain.sources(self.text), limit)
+            return PLAIN, Draft([])
+        choice = self.gamma.choose(self.chain.sources(self.text, only_free=self.gamma.resting), limit)
         return choice, self._propose(choice.source, choice.count) if choice.source else Draft([])
 
     def _propose(self, source: Source, count: int) -> Draft:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import index
 from time import perf_counter_ns
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,8 +17,7 @@ from edgepipe.runtimes.llm.drafters.drafter import Draft, Drafter
 Found = TypeVar("Found")
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """A drafter that has something to propose.
 
     Attributes:
@@ -63,10 +61,12 @@ class Chain:
         """Bytes of keys and values that the drafters hold."""
         return sum(drafter.kv_bytes for drafter in self._drafters.values())
 
-    def sources(self, text: Sequence[int]) -> list[Source]:
-        """Those that have something to propose after ``text``, in order."""
+    def sources(self, text: Sequence[int], only_free: bool = False) -> list[Source]:
+        """Those that have something to propose after ``text``, in order; ``only_free`` leaves the others alone."""
         found = []
         for name, drafter in list(self._drafters.items()):
+            if only_free and not drafter.free:
+                continue
             evidence = self._guarded(name, partial(drafter.evidence, text), None)
             if evidence is not None:
                 behind = len(text) - self._read[name]

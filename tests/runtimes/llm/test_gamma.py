@@ -184,11 +184,14 @@ def test_what_was_measured_is_believed_at_first() -> None:
     assert good.acceptance.rate(model, 0) == 0.9
     assert AutoGamma(Costs(MeasuredCosts(forward_ns, cost))).choose([model], 99).source is None
     bad = AutoGamma(Costs(MeasuredCosts(forward_ns, cost, {"model": 0.1})))
-    trial = 0
-    while (choice := bad.choose([Source("model")], 99)).source is None:
+    trial = considered = 0
+    while (choice := bad.choose([] if bad.resting else [Source("model")], 99)).source is None:
+        considered += not bad.resting
         bad.observe_round(choice, 0, 1, 0, 5_000_000)
         trial += 1
-    assert (trial, choice.count) == (AutoGamma.SPREAD, 1)
+    # A wider forward and a guess cost 0.25 + 0.1 plain rounds, of which each round saves a hundredth.
+    assert (trial, choice.count) == (35, 1)
+    assert considered <= 35 / 7, "thinking costs, too"
     # As far as four plain rounds read, or one.
     assert (good.costs.reach("model"), bad.costs.reach("model"), costs(catch_up=0.0).reach("model")) == (80, 20, None)
     for _ in range(99):
