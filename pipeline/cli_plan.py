@@ -51,7 +51,7 @@ def command(
     """Find where to split MODEL, and into how many patches, so that it runs in little SRAM.
 
     MODEL is FILE.tflite (int8), FILE.onnx, FILE.pt2, module.py:factory, digits, or a built-in one like mobilenet_v2 or
-    mobilenet_v2:0.35:144. The plan with the fewest multiply-accumulates of those that fit is chosen.
+    mobilenet_v2:0.35:144. The plan with the fewest multiply-accumulates (to the percent) of those that fit is chosen.
     """
     from edgepipe.pipeline import plan as job
     from edgepipe.pipeline.plan_picture import check_drawable, draw

@@ -16,11 +16,13 @@ def check_drawable(path: Path) -> None:
     """See before a long search that `draw` will be able to write ``path``.
 
     Raises:
-        RecipeError: its suffix names no format.
+        RecipeError: its suffix names no format, or its folder is not there.
         MissingExtra: matplotlib is not installed.
     """
     if path.suffix.lower() not in FORMATS:
         raise RecipeError(f"{path} names no format to draw in: expected {', '.join(FORMATS)}")
+    if not path.parent.is_dir():
+        raise RecipeError(f"no folder {path.parent} to draw {path.name} in: make it first")
     if find_spec("matplotlib") is None:
         raise MissingExtra("matplotlib", "export")
 

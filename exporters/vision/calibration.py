@@ -63,7 +63,7 @@ def read_samples(
         images = _read_images(path, shape) if is_array else read_pixels(path, shape)[np.newaxis]
         if images.dtype == np.uint8:
             images = to_real(images)
-        samples += [image[np.newaxis] for image in images[: MAX_SAMPLES - len(samples)].astype(np.float32)]
+        samples += [image[np.newaxis] for image in images[: MAX_SAMPLES - len(samples)]]
         if len(samples) == MAX_SAMPLES:
             break
     return tuple(samples)
@@ -84,7 +84,7 @@ def smooth_noise(
 
 
 def _read_images(path: Path, shape: Sequence[int]) -> np.ndarray:
-    """Images, uint8 or floating-point ``[N, H, W, C]``."""
+    """Images, uint8 or float32 ``[N, H, W, C]``."""
     array = read_array(path)
     if array.dtype != np.uint8 and not np.issubdtype(array.dtype, np.floating):
         raise UnsupportedModel(f"{path} holds {array.dtype}: expected uint8 pixels or floating-point values")
@@ -92,6 +92,10 @@ def _read_images(path: Path, shape: Sequence[int]) -> np.ndarray:
     if images.ndim != 4 or images.shape[1:] != tuple(shape) or not len(images):
         expected = f"{tuple(shape)} or (N, {', '.join(map(str, shape))})"
         raise UnsupportedModel(f"{path} has shape {array.shape}: the model takes {expected}")
-    if not np.isfinite(images).all():
-        raise UnsupportedModel(f"{path} holds NaN or infinity")
-    return images
+    if images.dtype == np.uint8:
+        return images
+    with np.errstate(over="ignore"):
+        real = images.astype(np.float32)
+    if not np.isfinite(real).all():
+        raise UnsupportedModel(f"{path} holds NaN, infinity, or numbers beyond float32: expected what the model takes")
+    return real

@@ -148,7 +148,9 @@ def model_flash_bytes(graph: Graph) -> int:
 
 
 def kib(nbytes: int) -> str:
-    """Bytes for people: in KiB."""
+    """Bytes for people: in KiB, where that is not next to nothing."""
+    if nbytes < 1024:
+        return f"{nbytes} byte{'s' * (nbytes != 1)}"
     return f"{nbytes / 1024:,.1f} KiB"
 
 

@@ -80,6 +80,8 @@ def test_mistakes_are_named(vww):
         plan(vww, "--board", "nothing")
     with pytest.raises(RecipeError, match="expected .png"):
         plan(vww, "--sram", "48K", "--plot", "out.doc")
+    with pytest.raises(RecipeError, match="no folder absent to draw out.png in"):
+        plan(vww, "--sram", "48K", "--plot", "absent/out.png")
     assert "is no size" in CliRunner().invoke(command, [vww, "--sram", "lots"]).output
 
 

@@ -105,7 +105,8 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str):
         (np.zeros((0, 6, 8, 3), np.float32), r"has shape \(0, 6, 8, 3\)"),
         (np.zeros((6, 8), np.uint8), r"has shape \(6, 8\)"),
         (np.zeros(SHAPE, np.int64), "holds int64: expected uint8 pixels or floating-point"),
-        (np.full(SHAPE, np.nan, np.float32), "holds NaN or infinity"),
+        (np.full(SHAPE, np.nan, np.float32), "holds NaN, infinity"),
+        (np.full(SHAPE, 1e300), "holds NaN, infinity, or numbers beyond float32"),
     ],
 )
 def test_arrays_that_are_no_such_images(tmp_path: Path, array: np.ndarray, message: str):

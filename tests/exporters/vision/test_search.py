@@ -65,6 +65,13 @@ def test_the_sram_that_the_error_names_is_enough_and_less_is_not(mobilenet_v2):
         find_plans(graph, (needed - 1) * KIB)
 
 
+def test_an_error_tells_little_memory_from_none(mobilenet_v2):
+    with pytest.raises(DoesNotFit, match="no plan fits into 1 byte of SRAM, 8.0 KiB of it"):
+        find_plans(mobilenet_v2(96), 1)
+    with pytest.raises(DoesNotFit, match="of flash and there are 100 bytes"):
+        find_plans(mobilenet_v2(96), 192 * KIB, flash_bytes=100)
+
+
 def test_weights_that_do_not_fit_into_flash_are_refused(mobilenet_v2):
     graph = mobilenet_v2()
     # 3,469,760 weights without the biases of the classifier, 4 bytes for each of the 17,056 other biases, 8 for each of
