@@ -109,6 +109,12 @@ def test_it_waits_until_the_device_is_cool(
     assert "--cool-to 45.0 --cool-limit 600.0" in Path("report/report.md").read_text()
 
 
+def test_a_board_tells_no_temperature_to_cool_down_to(edgepipe: Any, tiny_bundle: Path) -> None:
+    code, _, err = edgepipe(tiny_bundle, "--device", "qemu:mps3-an547", "--cool-to", "45")
+    assert code == 2
+    assert "--cool-to reads the processor's temperature" in err
+
+
 @pytest.mark.usefixtures("no_measuring")
 def test_a_device_without_a_temperature_cannot_cool_down(
     edgepipe: Any, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -85,3 +86,34 @@ def test_a_phone_without_python_is_told_and_left_alone(
     assert done.returncode == 1
     assert "-> pkg install python" in done.stdout
     assert not (phone.root / "pkg.log").exists()
+
+
+@pytest.mark.slow
+def test_a_measurement_there_with_a_set_throttle_bit_is_not_trusted(
+    fake: Callable[[str], ModuleType],
+    home: Path,
+    device_path: str,
+    tiny_bundle: Path,
+    cli: Cli,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    module = fake("ssh_server")
+    if module.SSHD is None or shutil.which("ssh-keygen") is None:
+        pytest.skip("no sshd: apt install openssh-server")
+    plant_firmware(tmp_path / "bin")
+    server = module.SshServer(tmp_path_factory.mktemp("sshd"), home, f"{tmp_path / 'bin'}:{device_path}")
+    try:
+        there = {"environment": server.environment()}
+        assert cli("deploy", tiny_bundle, "--device", "ssh:pi", **there).returncode == 0
+        quick = ("--prompt-lengths", "4", "--new-tokens", "3", "--max-width", "2", "--threads", "auto")
+        done = cli("measure", tiny_bundle, *quick, "--device", "ssh:pi", "-o", tmp_path / "report", **there)
+    finally:
+        server.stop()
+    assert done.returncode == 5, done.stderr
+    assert "throttling" in done.stderr
+    report = json.loads((tmp_path / "report/report.json").read_text())
+    assert report["status"] == "untrustworthy"
+    assert report["conditions"]["after"]["throttled_bits"] == 0x50005
+    assert {moment["temperature_c"] for moment in report["conditions"]["during"]} == {71.0}
+    assert report["configuration"]["threads"] == "auto"
