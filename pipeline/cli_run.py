@@ -17,7 +17,7 @@ from edgepipe.errors import ContextError, EdgepipeError
 from edgepipe.pipeline.cli import INTERRUPTED
 from edgepipe.pipeline.cli_deployed import run_there
 from edgepipe.pipeline.cli_run_board import check_device_flags, device_flags, image_on_board, print_guesses
-from edgepipe.pipeline.decode_flags import TEXT_FLAGS, decode_flags, decode_options, image_threads
+from edgepipe.pipeline.decode_flags import TEXT_FLAGS, decode_flags, decode_options, image_threads, tell
 
 # Classes that are printed of an image, without --top-k.
 TOP_CLASSES = 5
@@ -106,7 +106,7 @@ def command(
     from edgepipe.pipeline.run import Conversation
     from edgepipe.pipeline.session import Session
 
-    session = Session(opened, decode_options(flags, opened))
+    session = Session(opened, decode_options(flags, opened), tell)
     turns = None if chat else 1
     conversation = Conversation(session, max_new_tokens, stop, stop_tokens, system=system, raw=raw, turns=turns)
     if chat:

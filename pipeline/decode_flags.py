@@ -131,7 +131,7 @@ def decode_options(flags: dict[str, Any], bundle: Bundle) -> DecodeOptions:
     if threads == "auto":
         from edgepipe.pipeline.core_choice import choose_cores
 
-        threads = choose_cores(bundle, engine, _tell).threads
+        threads = choose_cores(bundle, engine, tell).threads
     sampling = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
     return DecodeOptions(
         engine=engine,
@@ -147,8 +147,8 @@ def decode_options(flags: dict[str, Any], bundle: Bundle) -> DecodeOptions:
     )
 
 
-def _tell(step: str) -> None:
-    """A line for a user who waits."""
+def tell(step: str) -> None:
+    """A line on stderr for a user who waits at a terminal."""
     if sys.stderr.isatty():
         click.echo(step, err=True)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
+from math import inf
 from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
@@ -31,9 +32,10 @@ SCHEMA_VERSION = 2
 
 
 def measured_costs(facts: Mapping[str, object], measure: Callable[[], MeasuredCosts]) -> MeasuredCosts:
-    """From the cache, else measured here and now, which takes about a second, and kept.
+    """From the cache, else measured here and now, and kept.
 
-    ``facts`` are what the figures depend on beside this device.
+    ``facts`` are what the figures depend on beside this device. Measuring takes about a second; on a slow device as long
+    as about 30 forwards of target and draft.
     """
     path = cache_path("costs", SCHEMA_VERSION, facts)
     costs = _read(path)
@@ -49,7 +51,7 @@ def time_costs(
     context: int,
     clock: Callable[[], int] = perf_counter_ns,
 ) -> MeasuredCosts:
-    """Time forwards of the target, within `BUDGET_NS` but for the first few, and the drafters.
+    """Time forwards of the target, and the drafters, each within `BUDGET_NS` but for the first few.
 
     Args:
         target: with an empty cache, as it is afterwards.
@@ -100,7 +102,7 @@ def measure_acceptance(
         with warnings.catch_warnings(action="ignore", category=EdgepipeWarning):
             decoder.start(text)
             for number in range(ACCEPTANCE_ROUNDS):
-                if number >= 4 and clock() - begin > BUDGET_NS:
+                if number >= 2 and clock() - begin > BUDGET_NS:
                     break
                 entry = decoder.step(gamma + 1)
                 accepted += entry.accepted
@@ -147,9 +149,12 @@ def _time_drafter(drafter: Drafter, clock: Callable[[], int]) -> tuple[float, fl
         return clock() - begin, made
 
     few, many, short, long = 1, 5, 2, 34
+    taken = []
+    begin = clock()
     try:
         time(short, few)
-        taken = [(time(short, few), time(short, many), time(long, few)) for _ in range(3)]
+        while len(taken) < 3 and (not taken or clock() - begin < BUDGET_NS):
+            taken.append((time(short, few), time(short, many), time(long, few)))
         drafter.reset()
     except Exception:  # it will fail again when it is asked, and be dropped then
         return None
@@ -164,9 +169,14 @@ def _read(path: Path) -> MeasuredCosts | None:
     try:
         kept = json.loads(path.read_bytes())
         forward_ns = {int(width): float(taken) for width, taken in kept["forward_ns"].items()}
-        drafters = {name: DraftCost(**cost) for name, cost in kept["drafters"].items()}
+        drafters = {
+            name: DraftCost(*(float(cost[part]) for part in ("first", "guess", "catch_up")))
+            for name, cost in kept["drafters"].items()
+        }
         acceptance = {name: float(rate) for name, rate in kept["acceptance"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    usable = forward_ns.get(1, 0) > 0 and min(forward_ns.values()) > 0
+    figures = [*forward_ns.values(), *acceptance.values()]
+    figures += [part for cost in drafters.values() for part in astuple(cost)]
+    usable = forward_ns.get(1, 0) > 0 and min(forward_ns.values()) > 0 and all(0 <= figure < inf for figure in figures)
     return MeasuredCosts(forward_ns, drafters, acceptance) if usable else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -41,8 +41,8 @@ _LENGTHS = (512, 2048, 8192, 32768)
 class Session:
     """The decoders of one bundle; engines are loaded once and shared by all texts."""
 
-    def __init__(self, bundle: Bundle, options: DecodeOptions) -> None:
-        """Load the tokenizer; engines are loaded when a text needs them.
+    def __init__(self, bundle: Bundle, options: DecodeOptions, tell: Callable[[str], None] = lambda step: None) -> None:
+        """Load the tokenizer; engines are loaded when a text needs them. ``tell`` is called before what takes long.
 
         Raises:
             BundleError: the bundle holds no target decoder, or no draft though the drafter is ``model``.
@@ -50,6 +50,7 @@ class Session:
         """
         self.bundle = bundle
         self.options = options
+        self._tell = tell
         self.spec = self._spec("target")
         folder = bundle.path(self._component("target")["tokenizer"]).parent
         self.tokenizer = load_tokenizer(folder)
@@ -147,6 +148,7 @@ class Session:
 
     def _measure_costs(self, length: int) -> MeasuredCosts:
         """Costs in texts of up to ``length``, with caches and a sampler of their own."""
+        self._tell("measuring, this once, what guesses cost on this device")
         total = min(length // 2 + 64, self.spec.context_length)
         sampler = Sampler(self.options.sampling)
         target = self.cached("target", self.options.cache, total)

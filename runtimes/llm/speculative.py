@@ -14,8 +14,8 @@ from edgepipe.runtimes.llm.gamma import PLAIN, Choice, FixedGamma, Gamma
 from edgepipe.runtimes.llm.rounds import Round
 from edgepipe.runtimes.llm.sampling import Sampler
 
-# A drafter is dropped when it takes this many times as long as the target would for the same tokens,
-# or, on a machine that is busy for a moment, this many nanoseconds.
+# A drafter stalls when it takes this many times as long as the target would for the same guesses, beside the time that
+# the target would take for each token that it has to read; on a machine that is busy, at least so many nanoseconds.
 STALLED = 10
 STALLED_NS = 1_000_000_000
 
@@ -149,7 +149,7 @@ class SpeculativeDecoder:
         return choice, self._propose(choice.source, choice.count) if choice.source else Draft([])
 
     def _propose(self, source: Source, count: int) -> Draft:
-        patience_ns = STALLED * (self._prefill_ns + count * self._longest_ns)
+        patience_ns = STALLED * (self._prefill_ns + count * self._longest_ns) + source.behind * self._longest_ns
         return self.chain.propose(source, self.text, count, max(patience_ns, STALLED_NS))
 
     def _keep_common_prefix(self, text: Sequence[int]) -> None:

@@ -102,6 +102,12 @@ def test_a_slow_device_is_not_kept_waiting(monkeypatch: pytest.MonkeyPatch) -> N
     found = time_costs(target(clock), [], 0, clock=lambda: clock.now)
     assert {1, 2, 4} <= set(found.forward_ns)
     assert clock.now < 10_000_000
+    clock.now = 0
+    time_costs(target(clock), [SlowDrafter(clock)], 0, clock=lambda: clock.now)
+    monkeypatch.setattr(device_costs, "BUDGET_NS", 0)
+    fewest, clock.now = clock.now, 0
+    time_costs(target(clock), [SlowDrafter(clock)], 0, clock=lambda: clock.now)
+    assert clock.now < fewest, "the drafter is timed once at least, and no oftener"
 
 
 def test_a_small_cache_has_few_widths() -> None:
@@ -143,6 +149,9 @@ def test_costs_are_measured_once_and_read_as_they_were(measure: Mock) -> None:
         '{"forward_ns": {"1": 0}, "drafters": {}, "acceptance": {}}',
         '{"forward_ns": {"1": "x"}, "drafters": {}, "acceptance": {}}',
         '{"forward_ns": {"1": 5}, "drafters": {"model": {"first": 1}}, "acceptance": {}}',
+        '{"forward_ns": {"1": 5, "2": Infinity}, "drafters": {}, "acceptance": {}}',
+        '{"forward_ns": {"1": 5}, "drafters": {}, "acceptance": {"model": NaN}}',
+        '{"forward_ns": {"1": 5}, "drafters": {"model": {"first": 1, "guess": "x", "catch_up": 0}}, "acceptance": {}}',
     ],
 )
 def test_a_damaged_file_is_measured_again(

@@ -125,11 +125,13 @@ def test_every_method_is_guarded(cached: Callable[..., Any], monkeypatch: pytest
     assert not decoder.chain
 
 
-def test_one_that_stalls_is_dropped_when_it_comes_back() -> None:
-    times = iter([0, 900, 1000, 2100])
+def test_one_that_stalls_twice_in_a_row_is_dropped_when_it_comes_back() -> None:
+    taken = [900, 1100, 900, 1100, 1100]
+    times = iter([time for taken_ns in taken for time in (0, taken_ns)])
     chain = Chain([Bad(lambda: Draft([]), good=9)], VOCABULARY, clock=lambda: next(times))
-    assert chain.propose(Source("bad"), [1], 2, limit_ns=1000).tokens == [1, 1]
-    with pytest.warns(EdgepipeWarning, match="took 0 ms, more than 0 ms"):
+    for _ in taken[:-1]:
+        assert chain.propose(Source("bad"), [1], 2, limit_ns=1000).tokens == [1, 1]
+    with pytest.warns(EdgepipeWarning, match="took 0 ms, more than 0 ms, twice in a row"):
         assert chain.propose(Source("bad"), [1], 2, limit_ns=1000).tokens == []
     assert chain.names == []
 
@@ -151,6 +153,26 @@ def test_a_loop_notices_one_that_stalls(cached: Callable[..., Any], monkeypatch:
         run(decoder, [5, 6, 7, 5, 6, 7, 5])
     assert decoder.text == expected
     assert not decoder.chain
+
+
+def test_one_with_much_to_read_is_given_time(cached: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a long chat was rewound: the target has its text in the cache, the drafter begins anew."""
+    limits = {}
+    decoder = SpeculativeDecoder(cached("llama"), Sampler(SamplingParams()), Bad(lambda: Draft([]), good=999), gamma=3)
+    propose = decoder.chain.propose
+
+    def spy(source: Source, text: Sequence[int], count: int, limit_ns: float) -> Draft:
+        limits.setdefault(source.behind, limit_ns)
+        return propose(source, text, count, limit_ns)
+
+    monkeypatch.setattr(decoder.chain, "propose", spy)
+    run(decoder, [5, 6, 7] * 9)
+    decoder._prefill_ns, decoder._longest_ns = 0, 10**8
+    decoder.chain.reset()
+    decoder.step(4)
+    behind = max(limits)
+    assert behind >= 67, "all of the text"
+    assert limits[behind] >= (behind + 3 * 10) * 10**8
 
 
 def test_ctrl_c_is_no_fault_of_the_drafter() -> None:
