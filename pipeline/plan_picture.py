@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 
-from edgepipe.errors import MissingExtra, RecipeError
+from edgepipe.errors import EdgepipeError, MissingExtra, RecipeError
 from edgepipe.exporters.vision.search import describe, kib
 from edgepipe.pipeline.plan import Planning
 
@@ -28,7 +30,11 @@ def check_drawable(path: Path) -> None:
 
 
 def draw(planning: Planning, path: Path) -> None:
-    """Draw the model as a whole and by its best plan, in the format of the file's suffix."""
+    """Draw the model as a whole and by its best plan, in the format of the file's suffix.
+
+    Raises:
+        EdgepipeError: the file cannot be written; one that was there is as before.
+    """
     from matplotlib.figure import Figure
 
     best = planning.plans[0]
@@ -47,4 +53,17 @@ def draw(planning: Planning, path: Path) -> None:
     axes.set_ylabel("bytes of the arena in use, KiB")
     axes.set_title(planning.source.name)
     axes.legend()
-    figure.savefig(path, dpi=120)
+    picture = BytesIO()
+    figure.savefig(picture, format=path.suffix[1:].lower(), dpi=120)
+    _write(picture.getvalue(), path)
+
+
+def _write(content: bytes, path: Path) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_bytes(content)
+        os.replace(partial, path)
+    except OSError as error:
+        raise EdgepipeError(f"cannot write {path} ({error.strerror}): give another place with --plot") from error
+    finally:
+        partial.unlink(missing_ok=True)

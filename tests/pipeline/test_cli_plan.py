@@ -66,6 +66,21 @@ def test_the_picture_is_an_image(vww, tmp_path):
         assert len(image.convert("RGB").getcolors(1 << 24)) > 10
 
 
+def test_a_picture_that_cannot_be_written_leaves_nothing_behind(vww, tmp_path):
+    resource = pytest.importorskip("resource")
+    pytest.importorskip("matplotlib")
+    (tmp_path / "out.png").write_text("of yesterday")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # as on a full disk, the first bytes find room
+    try:
+        with pytest.raises(EdgepipeError, match=r"cannot write .*out.png \(File too large\): give another place"):
+            plan(vww, "--sram", "48K", "--plot", str(tmp_path / "out.png"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["out.png"]
+    assert (tmp_path / "out.png").read_text() == "of yesterday"
+
+
 def test_what_does_not_fit_says_what_would(vww):
     with pytest.raises(DoesNotFit, match="try --sram (\\d+)K") as failure:
         plan(vww, "--sram", "24K")
