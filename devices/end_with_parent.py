@@ -13,6 +13,15 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 
+def ending_with_this(program: str, *arguments: str) -> list[str]:
+    """The command of a process that ends, on Linux, with the thread that starts it, even when that is killed.
+
+    ``program``: its path.
+    """
+    launcher = [sys.executable, "-IS", __file__, str(os.getpid())] if sys.platform == "linux" else []
+    return [*launcher, program, *arguments]
+
+
 def main(parent: str, program: str, *arguments: str) -> None:
     """Does not return."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

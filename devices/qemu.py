@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import socket
 import subprocess
-import sys
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from edgepipe.devices.end_with_parent import ending_with_this
 from edgepipe.errors import DeviceUnreachable, EdgepipeError
 from edgepipe.runtimes.mcu.board import Board
 
@@ -31,8 +30,6 @@ _GRACE_S = 0.5
 
 # Kill, terminate, interrupt: what comes from outside. Windows does not name them all.
 _FROM_OUTSIDE = (9, 15, 2)
-
-_END_WITH_PARENT = str(Path(__file__).with_name("end_with_parent.py"))
 
 
 class Emulator:
@@ -57,7 +54,6 @@ class Emulator:
         if qemu is None:
             raise EdgepipeError(f"{QEMU} is not installed: apt install qemu-system-arm, or brew install qemu")
         self.board, self.firmware = board, firmware
-        launcher = [sys.executable, "-IS", _END_WITH_PARENT, str(os.getpid())] if sys.platform == "linux" else []
         with socket.create_server(("127.0.0.1", 0)) as server:
             self.port = f"socket://127.0.0.1:{server.getsockname()[1]}"
             arguments = {
@@ -70,7 +66,7 @@ class Emulator:
                 "-display": "none",
             }
             self._process = subprocess.Popen(
-                [*launcher, qemu, *chain.from_iterable(arguments.items())],
+                ending_with_this(qemu, *chain.from_iterable(arguments.items())),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,

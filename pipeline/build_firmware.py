@@ -19,6 +19,7 @@ from pathlib import Path
 
 from edgepipe.cache import cache_folder
 from edgepipe.devices.boards import find_board
+from edgepipe.devices.end_with_parent import ending_with_this
 from edgepipe.devices.mcu_line import BAUD
 from edgepipe.errors import BundleError, EdgepipeError
 from edgepipe.pipeline.bundle import Bundle
@@ -86,8 +87,9 @@ def build_firmware(bundle: Bundle, firmware: BundleFirmware, baud: int = BAUD) -
     program = cache_folder() / "firmware" / key / PROGRAM
     if program.is_file() and linker_map(program).is_file():
         return program
+    tools = {tool: shutil.which(tool) for tool in _TOOLS}
     for tool, hint in _TOOLS.items():
-        if shutil.which(tool) is None:
+        if tools[tool] is None:
             raise EdgepipeError(f"{tool} is not installed, the firmware cannot be built: {hint}")
     with _place_beside(program.parent) as folder:
         for name in sources:
@@ -96,7 +98,7 @@ def build_firmware(bundle: Bundle, firmware: BundleFirmware, baud: int = BAUD) -
             shutil.copyfile(firmware.folder / name, copy)
         shutil.copyfile(_MAKEFILE, folder / "Makefile")
         (folder / "board.mk").touch()
-        command = ["make", "--silent", f"-j{os.cpu_count() or 1}", *settings]
+        command = ending_with_this(str(tools["make"]), "--silent", f"-j{os.cpu_count() or 1}", *settings)
         done = subprocess.run(command, cwd=folder, env=_environment(), capture_output=True, text=True, errors="replace")
         if done.returncode:
             reason = _reason(done.stderr or done.stdout) or f"code {done.returncode}"

@@ -61,7 +61,8 @@ def flash(source: str | Path, *, board: str | None = None, baud: int | None = No
         firmware = bundle_firmware(bundle)
         target = find_board(firmware.board)
         flash_command(target, source, source)  # before anything is built
-        program = build_firmware(bundle, firmware, baud or BAUD)
+        with termination_cleans_up():
+            program = build_firmware(bundle, firmware, baud or BAUD)
     image = flash_image(target, program)
     copy = cache_folder() / "firmware" / hashlib.sha256(image).hexdigest() / "firmware.bin"
     command = flash_command(target, program, copy)

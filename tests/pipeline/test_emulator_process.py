@@ -35,6 +35,7 @@ ENOUGH_S = 120.0
 def bundle(tiny_vision: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("emulated")
     recipe = VisionRecipe(str(tiny_vision), formats=("tflite", "firmware"), board=BOARD, sram="15K")
+    shutil.copy(tiny_vision, folder / "model.tflite")
     np.save(folder / "image.npy", np.random.default_rng(5).integers(0, 256, (1, 24, 20, 3), np.uint8))
     return export(Recipe(vision=recipe), folder / "bundle").folder
 
@@ -98,6 +99,38 @@ def test_none_is_left_behind(start: Callable[[], subprocess.Popen[str]], number:
         '{"error": {"type": "Interrupted", "message": "interrupted", "exit_code": 130}}\n' if code == 130 else ""
     )
     wait_until_gone(emulator)
+
+
+@pytest.mark.parametrize("verb", ["run", "flash"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_make_is_left_behind(bundle: Path, tmp_path: Path, verb: str, number: int) -> None:
+    if number == signal.SIGKILL and sys.platform != "linux":
+        pytest.skip("only Linux ends a child with its parent")
+    (tmp_path / "make").write_text(
+        f'#!/bin/sh\necho $$ > "{tmp_path}/new" && mv "{tmp_path}/new" "{tmp_path}/pid"\nexec sleep 600\n'
+    )
+    (tmp_path / "make").chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "EDGEPIPE_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    if verb == "run":
+        arguments = [str(bundle), "--image", str(bundle.parent / "image.npy"), "--device", f"qemu:{BOARD}"]
+    else:
+        recipe = VisionRecipe(str(bundle.parent / "model.tflite"), formats=("firmware",), board="rp2040")
+        arguments = [str(export(Recipe(vision=recipe), tmp_path / "rp2040").folder)]
+    process = subprocess.Popen([sys.executable, "-m", "edgepipe", verb, *arguments], env=environment)
+    end = time.monotonic() + ENOUGH_S
+    while not (tmp_path / "pid").exists():
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    make = psutil.Process(int((tmp_path / "pid").read_text()))
+    process.send_signal(number)
+    assert process.wait(ENOUGH_S) == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
+    wait_until_gone(make)
+    left = [path.name for path in (tmp_path / "cache/firmware").iterdir()]
+    assert len(left) == (1 if number == signal.SIGKILL else 0)  # the next that builds takes it away
 
 
 def test_an_emulator_that_is_killed_half_way(start: Callable[[], subprocess.Popen[str]]) -> None:
