@@ -18,11 +18,15 @@ _OUTLIER = 3.0
 
 
 class Figure(NamedTuple):
-    """A plot, or two that belong together, with a heading and a sentence on how to read it."""
+    """A plot, or two that belong together, with a heading and a sentence on how to read it.
+
+    ``has_letters``: its series are named in it, and need no legend.
+    """
 
     heading: str
     note: str
     svg: str
+    has_letters: bool = False
 
 
 def figures(reports: Sequence[ReportView]) -> list[Figure]:
@@ -59,7 +63,10 @@ def _latencies(name: str, reports: Sequence[ReportView]) -> Figure:
         if more := len(samples) - len(shifted):
             plot.text(WIDTH - RIGHT, plot.y(middle) - 10, f"{more} up to {max(samples):.0f} ms", "end")
     return Figure(
-        f"Latency of {name}", "A dot a sample; the box holds the middle 80 %, the bar is the median.", plot.svg()
+        f"Latency of {name}",
+        "A dot a sample; the box holds the middle 80 %, the bar is the median.",
+        plot.svg(),
+        has_letters=True,
     )
 
 
@@ -136,4 +143,4 @@ def _memory(reports: Sequence[ReportView]) -> Figure:
         plot.rectangle((0.0, share), height - middle, 12.0, f"bar s{index % COLOURS}")
         plot.text(plot.x(share) + 6, TOP + middle + 4, size(amounts[index][name]))
         at += bar
-    return Figure("Memory", "Bars of one kind share a scale.", plot.svg())
+    return Figure("Memory", "Bars of one kind share a scale.", plot.svg(), has_letters=True)

@@ -76,6 +76,20 @@ def test_over_ssh_with_an_engine(ssh_server: Any, cli: Cli) -> None:
 
 
 @pytest.mark.slow
+def test_over_adb(fake: Callable[[str], ModuleType], home: Path, device_path: str, cli: Cli, tmp_path: Path) -> None:
+    plant_firmware(tmp_path / "bin")
+    unplugged = fake("fake_adb").plant(tmp_path, home, f"{tmp_path / 'bin'}:{device_path}")
+    reaching = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = cli("doctor", "--device", "adb:emulator-5554", environment=reaching)
+    assert done.returncode == 0, done.stderr
+    assert "0x50005: under-voltage now" in done.stdout
+    unplugged.touch()
+    done = cli("doctor", "--device", "adb:emulator-5554", "--json", environment=reaching)
+    assert done.returncode == 4
+    assert json.loads(done.stdout)["error"]["type"] == "DeviceUnreachable"
+
+
+@pytest.mark.slow
 def test_a_phone_without_python_is_told_and_left_alone(
     fake: Callable[[str], ModuleType], cli: Cli, tmp_path: Path
 ) -> None:
