@@ -8,6 +8,7 @@ from typing import Any
 from edgepipe.devices.android import THERMAL_STATUS
 from edgepipe.devices.vcgencmd import NOW, SINCE_BOOT
 from edgepipe.pipeline.board_markdown import board_facts, board_sections
+from edgepipe.pipeline.board_report import BOARD_DEFINITIONS
 from edgepipe.pipeline.gates import MAX_CV
 from edgepipe.pipeline.markdown_parts import bullets, median, mib, number, table, why
 from edgepipe.pipeline.measure_command import measure_command
@@ -241,7 +242,10 @@ def _configuration(report: Report) -> str:
 
 
 def _definitions(report: Report) -> str:
-    return "## Definitions\n\n" + bullets(f"`{name}`: {text}" for name, text in report["definitions"].items())
+    """Those that such a report needs; report.json has all."""
+    definitions = report["definitions"]
+    names = {*BOARD_DEFINITIONS, "cv"} if "board" in report else definitions.keys() - BOARD_DEFINITIONS.keys()
+    return "## Definitions\n\n" + bullets(f"`{name}`: {text}" for name, text in definitions.items() if name in names)
 
 
 def _clocks(policies: list[dict[str, Any]]) -> str:

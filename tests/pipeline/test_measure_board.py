@@ -205,6 +205,9 @@ def test_a_user_measures_an_emulated_board(edgepipe: Any, bundle: Path) -> None:
     text = Path("there/report.md").read_text(encoding="utf-8")
     assert "**Status: emulated.**" in text
     assert "--device qemu:netduinoplus2\n" in text
+    defined = text.partition("## Definitions")[2]
+    assert "`planned_arena_bytes`" in defined
+    assert "ttft" not in defined  # nothing of texts
 
 
 @needs_tools

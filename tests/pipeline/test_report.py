@@ -193,6 +193,8 @@ def cells(text: str, first: str) -> list[list[str]]:
 
 def test_markdown_shows_the_figures(report: Report) -> None:
     text = markdown(report)
+    assert "`ttft_ms`" in text
+    assert "`planned_arena_bytes`" not in text  # nothing of boards
     measured, plain, ratios = cells(text, "32")[:3]
     figures = ["10.00", "10.00", "10.00", "10.00", "10.00 / 10.08 / 10.10 of 3", "62%", "1.50", "3.0"]
     assert measured == ["32", "measured", *figures]
