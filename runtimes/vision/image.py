@@ -49,15 +49,20 @@ class Preprocessing:
         Codes stay as they are.
 
         Raises:
-            ImageError: the pixels have another number of channels, or a value is NaN or infinite.
+            ImageError: the pixels have another number of channels or another type, or a value is NaN or infinite.
         """
         channels, real = self._table.shape[1], np.issubdtype(pixels.dtype, np.floating)
         if (real or pixels.dtype == np.uint8) and (not pixels.ndim or pixels.shape[-1] != channels):
             raise ImageError(f"the pixels have shape {pixels.shape}: expected {channels} channels on the last axis")
         if pixels.dtype == np.uint8:
             return self._table[pixels, np.arange(channels)]
-        if not real or pixels.dtype == self.format.dtype:
+        if pixels.dtype == self.format.dtype:
             return pixels
+        if not real:
+            raise ImageError(
+                f"the pixels are {pixels.dtype}: expected uint8 from 0 to 255, floating-point real values, or codes of "
+                f"{self.format.dtype}"
+            )
         if not np.isfinite(pixels).all():
             raise ImageError("the image holds NaN or infinity: expected real values")
         return self._codes(pixels)
