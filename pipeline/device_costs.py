@@ -34,8 +34,8 @@ SCHEMA_VERSION = 2
 def measured_costs(facts: Mapping[str, object], measure: Callable[[], MeasuredCosts]) -> MeasuredCosts:
     """From the cache, else measured here and now, and kept.
 
-    ``facts`` are what the figures depend on beside this device. Measuring takes about a second; on a slow device as long
-    as about 30 forwards of target and draft.
+    ``facts`` are what the figures depend on beside this device. Measuring takes about a second; on a slow device as
+    long as some 30 forwards of target and draft.
     """
     path = cache_path("costs", SCHEMA_VERSION, facts)
     costs = _read(path)

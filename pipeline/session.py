@@ -117,20 +117,22 @@ class Session:
             draft = self.cached("draft", self.options.beside_target, total_tokens)
             vocabulary = self.output_vocabulary("draft")
             if self._component("draft")["kind"] == "head":
-                return HeadDrafter(draft, target, sampler, vocabulary)
-            drafter = load(DRAFTERS[name])(draft, sampler, self.spec.vocab_size, vocabulary)
+                drafter = HeadDrafter(draft, target, sampler, vocabulary)
+            else:
+                drafter = load(DRAFTERS[name])(draft, sampler, self.spec.vocab_size, vocabulary)
         elif name == "sparse":
             window = self._policy(self.spec, self.options.own_window, total_tokens)
             drafter = load(DRAFTERS[name])(target, window, self.most_guesses(total_tokens), sampler)
         else:
             drafter = load(DRAFTERS[name])()
+        drafter.drawn = self.options.sampling.seed is None
         return drafter
 
     def _costs_for(self, total_tokens: int) -> Costs:
         """The costs of rounds in a text of about this length, which all such texts of the session correct.
 
-        They are not corrected where the rounds decide what the text is: what is evicted depends on them, and so do the
-        draws for guesses that were drawn themselves. Greedy text, and text of one seed, is then the same every time.
+        They are not corrected where the rounds decide what the text is, as what is evicted depends on them. Greedy
+        text, and text of one seed, is then the same every time.
         """
         options = self.options
         length = next(length for length in _LENGTHS if total_tokens <= length or length == _LENGTHS[-1])
@@ -141,9 +143,7 @@ class Session:
                 "decode": {name: value for name, value in asdict(options).items() if name != "sampling"},
             }
             measured = measured_costs(facts, partial(self._measure_costs, length))
-            drawn = options.sampling.temperature > 0 and not all(load(DRAFTERS[name]).free for name in options.drafters)
-            repeatable = options.cache.budget is not None or (drawn and options.sampling.seed is not None)
-            self._costs[length] = Costs(measured, corrected=not repeatable)
+            self._costs[length] = Costs(measured, corrected=options.cache.budget is None)
         return self._costs[length]
 
     def _measure_costs(self, length: int) -> MeasuredCosts:

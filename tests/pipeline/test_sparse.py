@@ -11,6 +11,7 @@ from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.decode_options import CacheOptions, DecodeOptions
 from edgepipe.pipeline.run import Conversation
 from edgepipe.pipeline.session import Session
+from edgepipe.runtimes.llm.sampling import SamplingParams
 
 WINDOW = CacheOptions("window", "24")
 TURNS = ["The quick brown fox jumps over the lazy dog. Why?", "And then?", "Say the first thing again."]
@@ -35,6 +36,15 @@ def test_a_conversation_is_what_it_is_without(tiny_bundle: Path, drafter: str, g
     options = DecodeOptions(drafter=drafter, gamma=gamma, draft_cache=CacheOptions("window", "32"), chunk=16)
     expected = talk(tiny_bundle, DecodeOptions(chunk=16), TURNS, forget=forget)
     assert talk(tiny_bundle, options, TURNS, forget=forget) == expected
+
+
+@pytest.mark.parametrize("drafter", ["sparse", "model", "lookup,model"])
+@pytest.mark.parametrize("gamma", [1, 4, "auto"])
+def test_a_seed_gives_the_text_of_plain_decoding(tiny_bundle: Path, drafter: str, gamma: int) -> None:
+    """Whatever guesses cost when they were measured, and however many are made."""
+    sampling = SamplingParams(0.8, seed=11)
+    options = DecodeOptions(drafter=drafter, gamma=gamma, chunk=16, sampling=sampling)
+    assert talk(tiny_bundle, options, TURNS) == talk(tiny_bundle, DecodeOptions(chunk=16, sampling=sampling), TURNS)
 
 
 def test_keys_and_values_are_those_of_the_text_and_of_the_window(tiny_bundle: Path) -> None:

@@ -31,12 +31,15 @@ class Drafter(ABC):
         name: what the user types; figures are kept by it.
         free: whether guesses cost next to nothing to make.
         reach: tokens that it reads at most before it guesses; None for all that it has not read.
+        drawn: whether it may draw its guesses when sampling. If not they are the likeliest tokens, of which fewer
+            stand, but then the text that a seed gives is that of plain decoding, whatever is guessed.
         kv_bytes: bytes of keys and values that the drafter itself holds.
     """
 
     name: ClassVar[str] = "drafter"
     free: ClassVar[bool] = False
     reach: int | None = None
+    drawn: bool = True
     kv_bytes: int = 0
 
     def evidence(self, text: Sequence[int]) -> int | None:

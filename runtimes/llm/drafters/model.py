@@ -44,7 +44,7 @@ class ModelDrafter(Drafter):
         self._guessed: list[int] = []
 
     def propose(self, text: Sequence[int], count: int) -> Draft:
-        """``count`` greedy guesses, or draws with their distributions when sampling."""
+        """``count`` greedy guesses, or draws with their distributions when sampling and ``drawn``."""
         logits = self._catch_up(text)
         tokens: list[int] = []
         probabilities = []
@@ -52,7 +52,7 @@ class ModelDrafter(Drafter):
             if self.vocabulary:
                 logits = self.vocabulary.full(logits)
             logits = logits[: self._vocab_size]
-            if self.sampler.greedy:
+            if self.sampler.greedy or not self.drawn:
                 token = self.sampler.best(logits, tokens)
             else:
                 probabilities.append(self.sampler.distribution(logits, tokens))
