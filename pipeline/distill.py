@@ -20,7 +20,7 @@ from edgepipe.exporters.llm.distill.samples import Sample
 from edgepipe.exporters.llm.distill.sampling import BatchSampler
 from edgepipe.exporters.llm.distill.training import Training, TrainingSettings, TrainingState
 from edgepipe.exporters.llm.distill.vocabulary import coverage, frequent_tokens
-from edgepipe.exporters.llm.draft_folder import KINDS, write_draft
+from edgepipe.exporters.llm.draft_folder import KINDS, quantize_rows, write_draft
 from edgepipe.exporters.llm.onnx import PLAIN, write_onnx
 from edgepipe.exporters.llm.recipe import DecoderRecipe
 from edgepipe.exporters.sources import open_source
@@ -33,6 +33,8 @@ from edgepipe.runtimes.llm.chat_template import ChatTemplate
 from edgepipe.runtimes.llm.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
+    import torch
+
     from edgepipe.exporters.llm.distill.decoder_draft import DecoderDraft
     from edgepipe.exporters.llm.distill.head_draft import HeadDraft
 
@@ -138,18 +140,14 @@ def distill(recipe: Distillation, destination: Path, work: Path, progress: Progr
             "seed": recipe.seed,
             "output_vocab_coverage": round(coverage(held_out, ids), 4),
         }
-        identity = {**facts, "samples": asdict(shards.settings), "output_token_ids": hashlib.sha256(ids).hexdigest()}
+        digest = hashlib.sha256(ids.tobytes()).hexdigest()
+        identity = {**facts, "samples": asdict(shards.settings), "output_token_ids": digest}
         checkpoint = work / f"{destination.name}.checkpoint.pt"
         training = Training(draft, samples, held_out, recipe.training, checkpoint, json.loads(json.dumps(identity)))
         state = training.run(lambda fraction, line: report(0.5 + fraction / 2, f"train: {line}"))
+        _round_to_int8(draft)
         facts |= _trained(training, state)
-        config = {
-            **json.loads((target / "config.json").read_text("utf-8")),
-            "num_hidden_layers": len(layers),
-            "tie_word_embeddings": False,
-            "output_vocab_size": len(ids),
-            "edgepipe": facts,
-        }
+        config = _config(target, layers, ids, facts)
         with partial_folder(destination) as folder:
             write_draft(folder, config, {**draft.tensors(), "output_token_ids": ids})
             (folder / "README.md").write_text(draft_card(facts, weights.info, config), encoding="utf-8")
@@ -256,6 +254,31 @@ def _draft(
     if recipe.kind == "head":
         return HeadDraft(weights, config, layers[0], ids)
     return DecoderDraft(weights, config, layers, ids)
+
+
+def _round_to_int8(draft: torch.nn.Module) -> None:
+    """Give trained matrices the values that they will have on the disk."""
+    import torch
+
+    with torch.no_grad():
+        for parameter in draft.parameters():
+            if parameter.requires_grad and parameter.ndim == 2:
+                codes, scales = quantize_rows(parameter.detach().numpy())
+                parameter.copy_(torch.from_numpy(codes * scales.astype(np.float32)[:, None]))
+
+
+def _config(target: Path, layers: tuple[int, ...], ids: np.ndarray, facts: dict[str, Any]) -> dict[str, Any]:
+    """config.json of the draft: the target's but for what is cut."""
+    config = json.loads((target / "config.json").read_text("utf-8"))
+    if config.get("layer_types"):
+        config["layer_types"] = [config["layer_types"][layer] for layer in layers]
+    return {
+        **config,
+        "num_hidden_layers": len(layers),
+        "tie_word_embeddings": False,
+        "output_vocab_size": len(ids),
+        "edgepipe": facts,
+    }
 
 
 def _trained(training: Training, state: TrainingState) -> dict[str, Any]:

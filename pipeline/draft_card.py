@@ -44,7 +44,7 @@ def draft_card(facts: dict[str, Any], source: SourceInfo, config: dict[str, Any]
             f"| held-out acceptance at temperature 1 | at least {acceptance['sampled']:.3f} |",
             "",
             f"Acceptance is measured on {acceptance['held_out_tokens']} tokens that the target wrote, greedily, to",
-            "prompts whose topics the training never met, by the weights before they were rounded to int8.",
+            "prompts whose topics the training never met, with the weights as they are here.",
             "",
             "| training tokens | loss | greedy | temperature 1 |",
             "|---|---|---|---|",

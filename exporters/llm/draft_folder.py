@@ -42,7 +42,7 @@ from edgepipe.errors import EdgepipeError, MissingExtra, UnsupportedModel
 try:
     import torch
     from safetensors import SafetensorError, safe_open
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 except ImportError as missing:
     raise MissingExtra(missing.name or "safetensors", "export") from missing
 
@@ -140,7 +140,7 @@ def write_draft(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, n
         else:
             stored[name] = values
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(stored, folder / TENSORS, metadata={"format": "pt"})
+    (folder / TENSORS).write_bytes(save(stored, metadata={"format": "pt"}))  # save_file lets nobody else read it
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 

@@ -77,6 +77,16 @@ def test_a_draft_is_what_export_and_run_take(recipe: Distillation, tmp_path: Pat
     assert speculative.text == plain.text
 
 
+def test_layers_of_their_own_types_are_cut_with_the_layers(
+    recipe: Distillation, tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    target = str(tiny_model("qwen3"))
+    distill(replace(recipe, target=target), tmp_path / "draft", tmp_path / "work")
+    assert len(read_draft(tmp_path / "draft").config["layer_types"]) == 1
+    pair = Recipe(target=DecoderRecipe(target), draft=DecoderRecipe(str(tmp_path / "draft")))
+    export(pair, tmp_path / "bundle")  # which compares both with transformers
+
+
 def test_a_head_is_what_export_and_run_take(recipe: Distillation, tmp_path: Path) -> None:
     draft = tmp_path / "draft"
     distill(replace(recipe, kind="head", layers=None), draft, tmp_path / "work")
@@ -170,6 +180,7 @@ def test_options_out_of_range_are_refused(options: dict[str, Any], message: str)
         (["model"], "Missing option '--output'"),
         (["model", "-o", "draft", "--layers", "first"], "'first' is not a list of numbers, as in 0,1"),
         (["model", "-o", "draft", "--temperatures", "0,warm"], "as in 0,0.7"),
+        (["model", "-o", "draft", "--prompts", "not-there.txt"], "'not-there.txt' does not exist"),
     ],
 )
 def test_usage_errors_are_one_line(arguments: list[str], message: str) -> None:

@@ -32,6 +32,8 @@ WEIGHT_DECAY = 0.01
 class DecoderDraft(torch.nn.Module):
     """Layers and final norm as transformers computes them, and a head of ``output_token_ids``' rows."""
 
+    embeddings: torch.Tensor
+
     def __init__(
         self, weights: DecoderWeights, config: PreTrainedConfig, layers: Sequence[int], output_token_ids: np.ndarray
     ) -> None:

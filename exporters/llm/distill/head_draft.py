@@ -32,6 +32,9 @@ class HeadDraft(torch.nn.Module):
     EAGLE (Li et al. 2024), trained over unrolled steps as EAGLE-3 (Li et al. 2025) is.
     """
 
+    embeddings: torch.Tensor
+    head: torch.Tensor
+
     def __init__(
         self, weights: DecoderWeights, config: PreTrainedConfig, layer: int, output_token_ids: np.ndarray
     ) -> None:
