@@ -129,6 +129,8 @@ class McuLine:
             sent_s = self._seconds(self._send(asked, again=self._sequence >= first))
             passed_on = monotonic() + sent_s
             deadline = passed_on + wait_s + self._seconds(2 * LONGEST_PIECE)
+            if busy_since is not None:
+                deadline = min(deadline, busy_since + self.compute_s)
             while (frame := self._next_frame(deadline)) is not None:
                 heard = monotonic()
                 if frame.kind == Kind.DAMAGED and busy_since is None:
