@@ -149,7 +149,7 @@ def _time_drafter(drafter: Drafter, clock: Callable[[], int]) -> tuple[float, fl
         return clock() - begin, made
 
     few, many, short, long = 1, 5, 2, 34
-    taken = []
+    taken: list[tuple[tuple[int, int], ...]] = []
     begin = clock()
     try:
         time(short, few)

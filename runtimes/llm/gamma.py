@@ -34,11 +34,15 @@ PLAIN = Choice()
 class Gamma(Protocol):
     """Chooses the guesses of every round.
 
-    ``most`` is the largest count that is ever chosen; in a round that is ``resting`` nobody is asked but for free.
+    ``most`` is the largest count that is ever chosen.
     """
 
     most: int
-    resting: bool
+
+    @property
+    def resting(self) -> bool:
+        """Whether nobody is to be asked in this round but for free."""
+        return False
 
     def choose(self, sources: Sequence[Source], limit: int) -> Choice:
         """Whom of ``sources`` to ask for how many guesses, ``limit`` at most."""
@@ -53,12 +57,11 @@ class Gamma(Protocol):
         ...
 
 
-class FixedGamma:
+class FixedGamma(Gamma):
     """The first source that has something, always for as many guesses."""
 
     def __init__(self, gamma: int) -> None:
         self.most = gamma
-        self.resting = False
 
     def choose(self, sources: Sequence[Source], limit: int) -> Choice:
         """See `Gamma.choose`."""
@@ -145,7 +148,7 @@ class AutoGamma:
 
     @property
     def resting(self) -> bool:
-        """See `Gamma`."""
+        """See `Gamma.resting`."""
         return self._rest > 0
 
     def choose(self, sources: Sequence[Source], limit: int) -> Choice:

@@ -61,6 +61,8 @@ class FailsAfter(Drafter):
 class RandomGamma:
     """Another source and another number of guesses each round, none now and then."""
 
+    resting = False
+
     def __init__(self, most: int, seed: int) -> None:
         self.most = most
         self.random = np.random.default_rng(seed)
