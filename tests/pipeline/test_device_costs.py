@@ -298,6 +298,16 @@ def test_the_same_seed_gives_the_same_text_though_costs_are_new(
     assert texts[0] == texts[1] == texts[2]
 
 
+def test_who_waits_is_told_what_for_and_only_once(tiny_bundle: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("EDGEPIPE_CACHE_DIR", str(tmp_path))
+    told: list[str] = []
+    for _ in range(2):
+        found = Session(Bundle.open(tiny_bundle), DecodeOptions(drafter="lookup"), told.append)
+        assert not told[1:]
+        found.decoder(100)
+    assert told == ["measuring, this once, what guesses cost on this device"]
+
+
 def test_costs_are_shared_by_texts_of_about_the_same_length(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = opened(tiny_bundle, drafter="lookup")
     one, other = found.decoder(100).gamma, found.decoder(500).gamma
