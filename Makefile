@@ -27,7 +27,7 @@ demo: demo-text demo-image ## export, run and measure a language model, then a v
 
 demo-text: $(INSTALLED) ## export SmolLM2-135M, let it answer, measure it
 	@$(BIN)/edgepipe run build/demo --verify 2>/dev/null \
-		|| $(BIN)/edgepipe export --target smollm2-135m -o build/demo --force
+		|| $(BIN)/edgepipe export --target smollm2-135m --draft smollm2-135m-draft -o build/demo --force
 	$(BIN)/edgepipe run build/demo "What is photosynthesis?" --policy h2o --budget 96 --max-new-tokens 150
 	$(BIN)/edgepipe run build/demo "Rewrite this text in the past tense: $(STORY)" --policy h2o --budget 96
 	$(BIN)/edgepipe measure build/demo --policy h2o --budget 256 --against plain -o build/report \
@@ -76,7 +76,7 @@ bench-attention_memory: build/smollm2-fp32
 bench-stream_memory bench-quality bench-peers bench-speculation: build/demo
 
 build/demo: | $(INSTALLED)
-	$(BIN)/edgepipe export --target smollm2-135m -o $@
+	$(BIN)/edgepipe export --target smollm2-135m --draft smollm2-135m-draft -o $@
 
 build/smollm2-fp32: | $(INSTALLED)
 	$(BIN)/edgepipe export --target smollm2-135m --precision fp32 -o $@
