@@ -24,6 +24,8 @@ def ending_with_this(program: str, *arguments: str) -> list[str]:
 
 def main(parent: str, program: str, *arguments: str) -> None:
     """Does not return."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and programs hand that on
+        signal.signal(number, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() == int(parent):  # else it has ended already
         os.execv(program, [program, *arguments])
