@@ -1,4 +1,4 @@
-"""The wheel of the edgepipe that runs here, however it was installed: from a wheel, editable, from a clone.
+"""The wheel that devices get of the edgepipe that runs here, however it was installed: by a wheel, editable or not.
 
 Neither an index nor setuptools is needed: the packages are put into a zip as they are imported, with the metadata of
 the installation (PEP 427). The same files give the same bytes.
@@ -20,6 +20,8 @@ from edgepipe.errors import EdgepipeError
 _PACKAGES = ("edgepipe", "edgepipe.devices", "edgepipe.exporters", "edgepipe.pipeline", "edgepipe.runtimes")
 # Of a clone, and no part of the package.
 _LINT = "ruff.toml"
+# Megabytes that only an export reads, which no device does.
+_DRAFTS = "edgepipe/exporters/drafts/"
 _WHEEL = "Wheel-Version: 1.0\nGenerator: edgepipe\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
@@ -66,8 +68,9 @@ def _package_files() -> dict[str, bytes]:
         for path in root.rglob("*"):
             name = path.relative_to(root)
             hidden = any(part.startswith(".") or part == "__pycache__" for part in name.parts)
-            if path.is_file() and not hidden and name.name != _LINT:
-                files[f"{package.replace('.', '/')}/{name.as_posix()}"] = path.read_bytes()
+            place = f"{package.replace('.', '/')}/{name.as_posix()}"
+            if path.is_file() and not hidden and name.name != _LINT and not place.startswith(_DRAFTS):
+                files[place] = path.read_bytes()
     return files
 
 

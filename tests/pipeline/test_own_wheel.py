@@ -39,9 +39,9 @@ def test_it_runs_from_the_zip_with_python_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_the_wheel_that_setuptools_builds(wheel: Path, tmp_path: Path) -> None:
+def test_it_is_the_wheel_that_setuptools_builds_but_for_drafts(wheel: Path, tmp_path: Path) -> None:
     ours, built = read(write_own_wheel(tmp_path)), read(wheel)
-    assert ours[0] == built[0]
+    assert ours[0] == {name: content for name, content in built[0].items() if "/drafts/" not in name}
     assert ours[1]["entry_points.txt"].split() == built[1]["entry_points.txt"].split()
     metadata = [message_from_bytes(each[1]["METADATA"]) for each in (ours, built)]
     assert metadata[0]["Version"] == metadata[1]["Version"]
