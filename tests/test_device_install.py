@@ -39,7 +39,9 @@ class Device:
     def _run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         environment["EDGEPIPE_CACHE_DIR"] = str(self.folder / "cache")
-        return subprocess.run(command, capture_output=True, text=True, cwd=self.folder, env=environment)
+        done = subprocess.run(command, capture_output=True, cwd=self.folder, env=environment)
+        # Not as text, which would make a line's end of a carriage return.
+        return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 @pytest.fixture(
@@ -96,10 +98,23 @@ def test_the_command_is_there(device: Device) -> None:
     "flags",
     [
         ["--drafter", "none"],
-        ["--drafter", "lookup"],
+        ["--drafter", "lookup", "--gamma", "4"],
         ["--drafter", "model", "--gamma", "3"],
-        ["--drafter", "lookup", "--policy", "h2o", "--budget", "24"],
-        ["--drafter", "model", "--policy", "h2o", "--budget", "50%", "--temperature", "0.8", "--seed", "7"],
+        ["--drafter", "lookup", "--gamma", "4", "--policy", "h2o", "--budget", "24"],
+        [
+            "--drafter",
+            "model",
+            "--gamma",
+            "3",
+            "--policy",
+            "h2o",
+            "--budget",
+            "50%",
+            "--seed",
+            "7",
+            "--temperature",
+            "1",
+        ],
     ],
     ids=["plain", "lookup", "model", "h2o", "sampled"],
 )
