@@ -32,6 +32,20 @@ from edgepipe.pipeline.run import run
 FILES = ["README.md", "config.json", "model.safetensors"]
 
 
+def assert_texts_are_alike(target: str, draft: Path, bundle: Path) -> None:
+    """With the draft, exported into ``bundle`` beside its target, and without."""
+    pair = Recipe(
+        target=DecoderRecipe(target, precision="fp32"),
+        draft=DecoderRecipe(str(draft), precision="fp32"),
+        validate=False,
+    )
+    export(pair, bundle)
+    plain, speculative = (
+        run(bundle, "The quick", DecodeOptions(drafter=drafter), max_new_tokens=20) for drafter in ("none", "model")
+    )
+    assert speculative.text == plain.text
+
+
 @pytest.fixture
 def recipe(tiny_model: Callable[..., Path]) -> Distillation:
     """A tiny one: some seconds."""
@@ -64,17 +78,7 @@ def test_a_draft_is_what_export_and_run_take(recipe: Distillation, tmp_path: Pat
     card = (draft / "README.md").read_text()
     assert f"| held-out greedy acceptance | {facts['acceptance']['greedy']:.3f}" in card
 
-    pair = Recipe(
-        target=DecoderRecipe(recipe.target, precision="fp32"),
-        draft=DecoderRecipe(str(draft), precision="fp32"),
-        validate=False,
-    )
-    export(pair, tmp_path / "bundle")
-    plain, speculative = (
-        run(tmp_path / "bundle", "The quick", DecodeOptions(drafter=drafter), max_new_tokens=20)
-        for drafter in ("none", "model")
-    )
-    assert speculative.text == plain.text
+    assert_texts_are_alike(recipe.target, draft, tmp_path / "bundle")
 
 
 def test_layers_of_their_own_types_are_cut_with_the_layers(
@@ -91,17 +95,7 @@ def test_a_head_is_what_export_and_run_take(recipe: Distillation, tmp_path: Path
     draft = tmp_path / "draft"
     distill(replace(recipe, kind="head", layers=None), draft, tmp_path / "work")
     assert read_draft(draft).kind == "head"
-    pair = Recipe(
-        target=DecoderRecipe(recipe.target, precision="fp32"),
-        draft=DecoderRecipe(str(draft), precision="fp32"),
-        validate=False,
-    )
-    export(pair, tmp_path / "bundle")
-    plain, speculative = (
-        run(tmp_path / "bundle", "The quick", DecodeOptions(drafter=drafter), max_new_tokens=20)
-        for drafter in ("none", "model")
-    )
-    assert speculative.text == plain.text
+    assert_texts_are_alike(recipe.target, draft, tmp_path / "bundle")
 
 
 def test_a_seed_gives_one_draft(recipe: Distillation, tmp_path: Path) -> None:

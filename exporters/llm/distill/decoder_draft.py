@@ -10,7 +10,7 @@ import numpy as np
 
 from edgepipe.errors import MissingExtra
 from edgepipe.exporters.llm.distill.batches import Batch
-from edgepipe.exporters.llm.distill.loss import OutputIds, acceptances, distillation_loss
+from edgepipe.exporters.llm.distill.loss import HARD_SHARE, OutputIds, acceptances, distillation_loss
 from edgepipe.exporters.sources.weights import DecoderWeights
 
 try:
@@ -24,8 +24,6 @@ except ImportError as missing:
 NORM_SCALE = 0.3
 # A step of AdamW moves every element alike, and a logit sums over a whole row of the head.
 HEAD_RATE = 0.15
-# Of the loss, what the target's best token counts alone: that is what greedy decoding accepts.
-HARD_SHARE = 0.5
 WEIGHT_DECAY = 0.01
 
 

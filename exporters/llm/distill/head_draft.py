@@ -9,7 +9,7 @@ import numpy as np
 
 from edgepipe.errors import MissingExtra
 from edgepipe.exporters.llm.distill.batches import Batch
-from edgepipe.exporters.llm.distill.loss import OutputIds, acceptances, distillation_loss
+from edgepipe.exporters.llm.distill.loss import HARD_SHARE, OutputIds, acceptances, distillation_loss
 from edgepipe.exporters.sources.weights import DecoderWeights
 
 try:
@@ -22,7 +22,6 @@ except ImportError as missing:
 UNROLLED_STEPS = 3
 # How much the distance to the target's normed features counts beside the distributions.
 FEATURE_SHARE = 0.2
-HARD_SHARE = 0.5
 WEIGHT_DECAY = 0.01
 
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+# Of the loss, what the target's best token counts alone: that is what greedy decoding accepts.
+HARD_SHARE = 0.5
+
 
 class OutputIds:
     """Looks up where the target's tokens are among the draft's outputs."""
