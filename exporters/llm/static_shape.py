@@ -1,0 +1,40 @@
+"""What the formats of static shapes (TFLite, ExecuTorch) are written for, and what their writers report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgepipe.runtimes.llm.spec import DecoderSpec
+
+
+@dataclass(frozen=True)
+class StaticShape:
+    """The forwards that a file can do.
+
+    ``widths``: numbers of tokens whose logits are all wanted (1 to decode, gamma + 1 to verify), ascending. ``chunk``:
+    tokens of the forward that reads a prompt, of which one row of logits comes out. ``slots``: of the KV cache.
+    """
+
+    widths: tuple[int, ...] = (1, 5)
+    chunk: int = 64
+    slots: int = 1024
+
+    def fitted(self, spec: DecoderSpec) -> StaticShape:
+        """With no more slots than the model's context and the widest forward take."""
+        widest = max(*self.widths, self.chunk)
+        return StaticShape(self.widths, self.chunk, min(self.slots, spec.context_length + widest))
+
+
+@dataclass(frozen=True)
+class FormatReport:
+    """What was written.
+
+    ``paths`` of the ``"plain"`` and the ``"scored"`` variant under the component's folder (one file may be both);
+    ``precision`` names the parts' precisions as `edgepipe.exporters.llm.onnx.OnnxReport` does; ``bytes`` is the size of
+    all files; ``notes`` are sentences for the export report.
+    """
+
+    paths: dict[str, str]
+    precision: dict[str, str]
+    bytes: int
+    notes: tuple[str, ...]
