@@ -25,10 +25,10 @@ from edgepipe.runtimes.llm.speculative import SpeculativeDecoder
 WIDTHS = (1, 2, 4, 8, 16, 3, 6, 12)
 BUDGET_NS = 400_000_000
 ROUNDS = 9
-ACCEPTANCE_ROUNDS = 12
+ACCEPTANCE_ROUNDS = 16
 LINE_WEIGHT = 2  # samples of a width that the straight line through all counts for
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 def measured_costs(facts: Mapping[str, object], measure: Callable[[], MeasuredCosts]) -> MeasuredCosts:
@@ -62,7 +62,7 @@ def time_costs(
     cache = target.cache
     # Attention over rows of zeros takes as long as over any others.
     cache.length = cache.next_position = max(0, min(context, cache.capacity - max(WIDTHS)))
-    widths = [width for width in WIDTHS if cache.used + width <= cache.capacity]
+    widths = [width for width in target.decoder.widths or WIDTHS if cache.used + width <= cache.capacity]
     forward_ns: dict[int, list[int]] = {}
     _time(target, 1, clock)  # what is done once only
     begin = clock()
@@ -84,29 +84,31 @@ def measure_acceptance(
     target: CachedDecoder,
     sampler: Sampler,
     drafters: Sequence[Drafter],
-    text: Sequence[int],
+    texts: Sequence[Sequence[int]],
     gamma: int,
     clock: Callable[[], int] = perf_counter_ns,
 ) -> dict[str, float]:
-    """Share of right guesses after ``text``, by drafter, of those that come before or are the first wrong one.
+    """Share of right guesses after ``texts``, by drafter, of those that come before or are the first wrong one.
 
-    ``gamma`` guesses a round, within `BUDGET_NS` but for the first few rounds. What is free has no need of it.
+    ``gamma`` guesses a round, `ACCEPTANCE_ROUNDS` shared among the texts, within `BUDGET_NS` but for each one's first
+    few rounds. What is free has no need of it.
     """
     found = {}
     for drafter in drafters:
-        if drafter.free or not gamma:
+        if drafter.free or not gamma or not texts:
             continue
         decoder = SpeculativeDecoder(target, sampler, drafter, gamma)
         accepted, tested = 1, 2  # as if one guess had been right and one wrong, so that nothing is certain
-        begin = clock()
         with warnings.catch_warnings(action="ignore", category=EdgepipeWarning):
-            decoder.start(text)
-            for number in range(ACCEPTANCE_ROUNDS):
-                if number >= 2 and clock() - begin > BUDGET_NS:
-                    break
-                entry = decoder.step(gamma + 1)
-                accepted += entry.accepted
-                tested += min(entry.drafted, entry.accepted + 1)
+            for text in texts:
+                begin = clock()
+                decoder.start(text)
+                for number in range(ACCEPTANCE_ROUNDS // len(texts)):
+                    if number >= 2 and clock() - begin > BUDGET_NS // len(texts):
+                        break
+                    entry = decoder.step(gamma + 1)
+                    accepted += entry.accepted
+                    tested += min(entry.drafted, entry.accepted + 1)
         if decoder.chain:  # else it has failed, and will fail again when it is asked
             found[drafter.name] = accepted / tested
         decoder.chain.reset()

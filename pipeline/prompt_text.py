@@ -1,8 +1,9 @@
-"""The text that prompts of a measurement are cut from, and the cutting."""
+"""The texts that are measured with: prose, from which prompts are cut, and what a user may ask."""
 
 from __future__ import annotations
 
-from edgepipe.errors import ContextError
+from edgepipe.errors import ContextError, TokenizerError
+from edgepipe.runtimes.llm.chat_template import ChatTemplate
 from edgepipe.runtimes.llm.tokenizer import Tokenizer
 
 TEXT = """\
@@ -52,6 +53,19 @@ To read an instrument well, do the same thing every time:
 4. If a reading looks wrong, take it again and keep both.
 5. If there is no reading, leave a dash and say why.
 """
+
+QUESTIONS = ("How do I bake bread at home?", "Explain how a bicycle stays upright.")
+
+
+def chat_prompts(tokenizer: Tokenizer, template: ChatTemplate | None) -> list[list[int]]:
+    """`QUESTIONS` as the model expects them; the beginning of the prose if it is not made for chats."""
+    if template is not None:
+        try:
+            rendered = [template.render([{"role": "user", "content": question}]) for question in QUESTIONS]
+            return [tokenizer.encode(text, add_special_tokens=False) for text in rendered]
+        except TokenizerError:
+            pass  # a template that wants more than a question, which ``--raw`` gets along with
+    return [prompt_tokens(tokenizer, TEXT, 32)]
 
 
 def prompt_tokens(tokenizer: Tokenizer, text: str, count: int) -> list[int]:

@@ -11,8 +11,8 @@ from edgepipe.errors import BundleError, ContextError, RecipeError
 from edgepipe.lazy import load
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.decode_options import CacheOptions, DecodeOptions
-from edgepipe.pipeline.device_costs import measure_acceptance, measured_costs, time_costs
-from edgepipe.pipeline.prompt_text import TEXT, prompt_tokens
+from edgepipe.pipeline.device_costs import ACCEPTANCE_ROUNDS, measure_acceptance, measured_costs, time_costs
+from edgepipe.pipeline.prompt_text import chat_prompts
 from edgepipe.runtimes.llm.chat_template import ChatTemplate
 from edgepipe.runtimes.llm.costs import Costs, MeasuredCosts
 from edgepipe.runtimes.llm.decoder import CachedDecoder, Decoder
@@ -154,9 +154,10 @@ class Session:
         target = self.cached("target", self.options.cache, total)
         drafters = [self._drafter(name, total, target, sampler) for name in self.options.drafters]
         costs = time_costs(target, drafters, min(length // 2, target.policy.budget))
-        gamma = min(MEASURED_GAMMA, self.most_guesses(total)) if total >= 128 else 0
-        text = prompt_tokens(self.tokenizer, TEXT, 32)
-        return replace(costs, acceptance=measure_acceptance(target, sampler, drafters, text, gamma))
+        gamma = min(MEASURED_GAMMA, self.most_guesses(total))
+        room = total - ACCEPTANCE_ROUNDS * (gamma + 1)
+        texts = [text for text in chat_prompts(self.tokenizer, self.template) if len(text) <= room]
+        return replace(costs, acceptance=measure_acceptance(target, sampler, drafters, texts, gamma))
 
     def cached(self, component: str, cache: CacheOptions, total_tokens: int) -> CachedDecoder:
         """One component's decoder with a fresh cache, kept as ``cache`` says.

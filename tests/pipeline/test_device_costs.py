@@ -15,7 +15,9 @@ from edgepipe.pipeline import device_costs, session
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.decode_options import CacheOptions, DecodeOptions
 from edgepipe.pipeline.device_costs import measure_acceptance, measured_costs, smoothed, time_costs
+from edgepipe.pipeline.prompt_text import QUESTIONS, TEXT, chat_prompts, prompt_tokens
 from edgepipe.pipeline.session import Session
+from edgepipe.runtimes.llm.chat_template import ChatTemplate
 from edgepipe.runtimes.llm.costs import DraftCost, MeasuredCosts
 from edgepipe.runtimes.llm.decoder import CachedDecoder
 from edgepipe.runtimes.llm.drafters.drafter import Draft, Drafter
@@ -46,8 +48,10 @@ class Slow:
     """A decoder that takes 1 ms, and a quarter of it for each token more, on a clock of its own."""
 
     spec = SPEC
+    slots = None
 
-    def __init__(self) -> None:
+    def __init__(self, widths: tuple[int, ...] | None = None) -> None:
+        self.widths = widths
         self.now = 0
         self.seen: list[tuple[int, int]] = []
 
@@ -86,6 +90,12 @@ def test_what_is_measured_is_what_it_takes() -> None:
     assert found.drafters == {"slow": DraftCost(pytest.approx(0.12), pytest.approx(0.1), pytest.approx(0.01))}
     assert {length for length, _ in clock.seen} == {128}, "with as much in the cache as asked for"
     assert (decoder.cache.length, decoder.cache.next_position, decoder.cache.pending) == (0, 0, 0)
+
+
+def test_the_widths_of_an_engine_are_timed_and_no_other() -> None:
+    clock = Slow(widths=(1, 5, 9))
+    found = time_costs(target(clock), [], 128, clock=lambda: clock.now)
+    assert found.forward_ns == pytest.approx({1: 1_000_000, 5: 2_000_000, 9: 3_000_000})
 
 
 def test_disturbed_samples_are_drawn_towards_a_line() -> None:
@@ -190,13 +200,24 @@ class Right(Drafter):
         pass
 
 
-@pytest.mark.parametrize(("guess", "rate"), [(0, (12 * 3 + 1) / (12 * 3 + 2)), (1, 1 / (12 + 2))])
-def test_acceptance_is_measured_to_the_first_wrong_guess(guess: int, rate: float) -> None:
+@pytest.mark.parametrize("texts", [[[1, 2]], [[1, 2], [1, 3, 4]]])
+@pytest.mark.parametrize(("guess", "rate"), [(0, (16 * 3 + 1) / (16 * 3 + 2)), (1, 1 / (16 + 2))])
+def test_acceptance_is_measured_to_the_first_wrong_guess(guess: int, rate: float, texts: list[list[int]]) -> None:
     decoder = target(Slow())  # whose every next token is 0
-    found = measure_acceptance(decoder, Sampler(SamplingParams()), [Lookup(), Right(guess)], [1, 2], gamma=3)
+    sampler = Sampler(SamplingParams())
+    found = measure_acceptance(decoder, sampler, [Lookup(), Right(guess)], texts, gamma=3)
     assert found == pytest.approx({"right": rate})
     assert (decoder.cache.length, decoder.cache.next_position) == (0, 0)
-    assert measure_acceptance(decoder, Sampler(SamplingParams()), [Right(guess)], [1, 2], gamma=0) == {}
+    assert measure_acceptance(decoder, sampler, [Right(guess)], texts, gamma=0) == {}
+    assert measure_acceptance(decoder, sampler, [Right(guess)], [], gamma=3) == {}
+
+
+def test_a_slow_device_answers_every_question_for_two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_costs, "BUDGET_NS", 0)
+    clock = Slow()
+    sampler = Sampler(SamplingParams())
+    found = measure_acceptance(target(clock), sampler, [Right(0)], [[1], [2]], 3, clock=lambda: clock.now)
+    assert found == {"right": (2 * 2 * 3 + 1) / (2 * 2 * 3 + 2)}
 
 
 def test_acceptance_of_a_drafter_that_fails_is_not_known() -> None:
@@ -207,7 +228,7 @@ def test_acceptance_of_a_drafter_that_fails_is_not_known() -> None:
     sampler = Sampler(SamplingParams())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert measure_acceptance(target(Slow()), sampler, [Broken(0)], [1, 2], gamma=3) == {}
+        assert measure_acceptance(target(Slow()), sampler, [Broken(0)], [[1, 2]], gamma=3) == {}
 
 
 def opened(bundle: Path, **options: Any) -> Session:
@@ -316,3 +337,16 @@ def test_costs_are_shared_by_texts_of_about_the_same_length(tiny_bundle: Path, m
     assert one.costs is other.costs
     assert one.acceptance is not other.acceptance
     assert session._LENGTHS[0] >= 500
+
+
+def test_drafters_are_judged_by_what_users_ask(tiny_bundle: Path) -> None:
+    """In the model's chat template; where there is none, or it refuses a question alone, by prose."""
+    found = opened(tiny_bundle)
+    assert found.template is not None
+    texts = chat_prompts(found.tokenizer, found.template)
+    rendered = [found.template.render([{"role": "user", "content": question}]) for question in QUESTIONS]
+    assert texts == [found.tokenizer.encode(text, add_special_tokens=False) for text in rendered]
+    assert all(question in text for question, text in zip(QUESTIONS, rendered, strict=True))
+    prose = [prompt_tokens(found.tokenizer, TEXT, 32)]
+    assert chat_prompts(found.tokenizer, None) == prose
+    assert chat_prompts(found.tokenizer, ChatTemplate("{{ raise_exception('no system message') }}", {})) == prose
