@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from edgepipe.runtimes.llm.drafters.chain import Source
@@ -63,8 +63,12 @@ class Costs:
         acceptance: as measured.
     """
 
-    def __init__(self, measured: MeasuredCosts, *, corrected: bool = True) -> None:
+    def __init__(
+        self, measured: MeasuredCosts, *, corrected: bool = True, widths: Sequence[int] | None = None
+    ) -> None:
+        """``widths`` are the decoder's, where it has some only (`edgepipe.runtimes.llm.decoder.Decoder.widths`)."""
         self.corrected = corrected
+        self.widths = widths
         self.acceptance = measured.acceptance
         self._rise = _interpolated(measured.forward_ns)
         self._drafters = dict(measured.drafters)
@@ -76,10 +80,15 @@ class Costs:
 
     def forward(self, width: int) -> float:
         """A round whose forward has ``width`` tokens, drafting apart; the curve goes on as steeply as it ends."""
+        width = self.padded(width)
         rise, last = self._rise, len(self._rise) - 1
         if width <= last:
             return 1 + rise[width]
         return 1 + rise[last] + (width - last) * (rise[last] - rise[last - 1])
+
+    def padded(self, width: int) -> int:
+        """The width of the forward that ``width`` tokens go through."""
+        return next((each for each in self.widths or () if each >= width), width)
 
     def drafter(self, name: str) -> DraftCost:
         """Of one drafter."""
@@ -98,7 +107,7 @@ class Costs:
         """A round has taken so long, drafting apart."""
         if not self.corrected or taken_ns <= 0:
             return
-        last, self._last = self._last, (width, taken_ns)
+        last, self._last = self._last, (self.padded(width), taken_ns)
         if last[0] and (last[0] == 1) != (width == 1):
             (wide, wide_ns), (_, plain_ns) = (last, self._last) if width == 1 else (self._last, last)
             self._learn(wide, wide_ns / plain_ns - 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -131,12 +131,12 @@ class AutoGamma:
     LONGEST_ROW = 64  # rounds with guesses from one plain round to the next
     LONGEST_REST = 8  # rounds in which drafters are not considered that are not worth asking
 
-    def __init__(self, costs: Costs, most: int = MOST_GUESSES, widths: Collection[int] | None = None) -> None:
-        """``widths`` are those that forwards may have, where an engine has some widths only."""
+    def __init__(self, costs: Costs, most: int = MOST_GUESSES) -> None:
+        """Where the engine has some widths only, no other is tried: fewer guesses would cost as much."""
         self.costs = costs
         self.most = most
         self.acceptance = Acceptance(costs.acceptance)
-        self._counts = [count for count in range(1, most + 1) if widths is None or count + 1 in widths]
+        self._counts = [count for count in range(1, most + 1) if costs.padded(count + 1) == count + 1]
         self._purse = self.PURSE[0]
         self._refused: Source | None = None
         self._row, self._row_limit = 0, 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from edgepipe.errors import ContextError
 from edgepipe.runtimes.llm.spec import DecoderSpec
 
 
@@ -25,16 +26,28 @@ class KVCache:
         next_position: number of tokens committed so far, evicted ones included; the position of the next one.
     """
 
-    def __init__(self, spec: DecoderSpec, budget: int, widest: int, *, scored: bool = False) -> None:
-        """Allocate ``budget + widest`` slots.
+    def __init__(
+        self, spec: DecoderSpec, budget: int, widest: int, *, scored: bool = False, slots: int | None = None
+    ) -> None:
+        """Allocate ``budget + widest`` slots, or as many as a decoder's file has been written for.
 
         Args:
             spec: the decoder whose rows are held.
             budget: most committed slots that are kept after eviction.
             widest: most pending slots, i.e. the largest prefill chunk or gamma + 1.
             scored: also keep attention mass.
+            slots: of the decoder (`edgepipe.runtimes.llm.decoder.Decoder.slots`).
+
+        Raises:
+            ContextError: the decoder has fewer slots than that.
         """
-        capacity = budget + widest
+        capacity = budget + widest if slots is None else slots
+        if budget + widest > capacity:
+            raise ContextError(
+                f"{budget} tokens, and {widest} that pass through, are more than the {slots} slots that the model was "
+                f"exported with: give a smaller --budget, --chunk or --max-new-tokens, or export with --slots "
+                f"{budget + widest}"
+            )
         heads = (spec.num_layers, spec.num_kv_heads)
         self.capacity = capacity
         self.rows = np.zeros((spec.num_layers, 2, spec.num_kv_heads, capacity, spec.head_dim), np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from edgepipe.runtimes.llm.gamma import AutoGamma, Choice, FixedGamma
 CURVE = {1: 1.0, 2: 1.25, 3: 1.5, 4: 1.8, 6: 2.4, 8: 3.0, 16: 5.2}
 
 
-def costs(curve: Mapping[int, float] = CURVE, guess: float = 0.1, catch_up: float = 0.01, **options: bool) -> Costs:
+def costs(curve: Mapping[int, float] = CURVE, guess: float = 0.1, catch_up: float = 0.01, **options: Any) -> Costs:
     forward_ns = {width: 5e6 * cost for width, cost in curve.items()}
     return Costs(MeasuredCosts(forward_ns, {"model": DraftCost(guess, guess, catch_up)}), **options)
 
@@ -77,7 +78,7 @@ def test_the_count_is_the_best_of_all(rates: list[float], guess: float, limit: i
 
 
 def test_only_widths_that_the_engine_has() -> None:
-    gamma = AutoGamma(costs(), widths=(1, 3, 9))
+    gamma = AutoGamma(costs(widths=(1, 3, 9)))
     gamma.acceptance.observe(Source("model"), 15, 15)
     for limit, counts in ((1, {0}), (2, {2}), (7, {2}), (15, {2, 8})):
         assert gamma.choose([Source("model")], limit).count in counts
@@ -213,6 +214,15 @@ def test_a_curve_is_interpolated_and_goes_on() -> None:
     widths = (1, 2, 3, 4, 8, 12, 16, 18)
     # From 4 to 8 it was measured to fall: each of those tokens is taken to add 0.02.
     assert [found.forward(width) for width in widths] == pytest.approx([1, 1.2, 1.5, 1.8, 1.88, 2.68, 3.48, 3.88])
+
+
+def test_a_forward_between_the_widths_of_an_engine_costs_as_much_as_the_next() -> None:
+    found = costs({1: 1.0, 5: 1.5, 9: 1.9}, widths=(1, 5, 9))
+    assert [found.forward(width) for width in (1, 2, 5, 6, 9)] == pytest.approx([1, 1.5, 1.5, 1.9, 1.9])
+    for _ in range(60):  # three guesses a round were made, and a forward of five tokens was seen to take twice as long
+        found.observe(4, 5e6 * 2)
+        found.observe(1, 5e6)
+    assert found.forward(5) == pytest.approx(2, rel=0.01)
 
 
 def test_costs_are_learnt_from_neighbours_whatever_slows_both() -> None:
