@@ -63,9 +63,7 @@ class Costs:
         acceptance: as measured.
     """
 
-    def __init__(
-        self, measured: MeasuredCosts, *, corrected: bool = True, widths: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, measured: MeasuredCosts, *, corrected: bool = True, widths: Sequence[int] | None = None) -> None:
         """``widths`` are the decoder's, where it has some only (`edgepipe.runtimes.llm.decoder.Decoder.widths`)."""
         self.corrected = corrected
         self.widths = widths

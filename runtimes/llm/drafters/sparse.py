@@ -29,9 +29,7 @@ class SparseDrafter(ModelDrafter):
         """``target`` must never evict; ``window`` says what of its cache is seen, up to ``gamma`` guesses apart."""
         decoder = target.decoder
         cache = KVCache(decoder.spec, window.budget, gamma, slots=decoder.slots)
-        super().__init__(
-            CachedDecoder(decoder, cache, Full(cache.capacity), chunk=1), sampler, decoder.spec.vocab_size
-        )
+        super().__init__(CachedDecoder(decoder, cache, Full(cache.capacity), chunk=1), sampler, decoder.spec.vocab_size)
         self.target = target
         self.window = window
 
