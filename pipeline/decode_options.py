@@ -8,7 +8,7 @@ from typing import Literal
 
 from edgepipe.errors import RecipeError
 from edgepipe.runtimes.llm.drafters import DRAFTERS
-from edgepipe.runtimes.llm.engines import ENGINES
+from edgepipe.runtimes.llm.engines import ALIASES, ENGINES
 from edgepipe.runtimes.llm.kv_policies import POLICIES
 from edgepipe.runtimes.llm.sampling import SamplingParams
 
@@ -47,7 +47,8 @@ class DecodeOptions:
     """How text is decoded.
 
     Attributes:
-        engine: a name from `ENGINES`.
+        engine: a name from `ENGINES`, or litert for tflite; None takes the first of them that the bundle has files for
+            and that is installed.
         threads: of the engine; None takes the machine's cores.
         chunk: prompt tokens that go through the model at once.
         drafter: names from `DRAFTERS`, separated by commas and asked in this order, or ``none``.
@@ -58,7 +59,7 @@ class DecodeOptions:
         sampling: how tokens are chosen.
     """
 
-    engine: str = "onnx"
+    engine: str | None = None
     threads: int | None = None
     chunk: int = 256
     drafter: str = "none"
@@ -68,7 +69,9 @@ class DecodeOptions:
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
+        if self.engine in ALIASES:
+            object.__setattr__(self, "engine", ALIASES[self.engine])
+        if self.engine not in (None, *ENGINES):
             raise RecipeError(f"engine is {self.engine!r}: expected one of {', '.join(ENGINES)}")
         if set(self.drafters) - set(DRAFTERS) or len(set(self.drafters)) < len(self.drafters):
             raise RecipeError(

@@ -11,6 +11,7 @@ from edgepipe.errors import BundleError, ContextError, RecipeError
 from edgepipe.lazy import load
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.decode_options import CacheOptions, DecodeOptions
+from edgepipe.pipeline.decoder_engines import files_of, first_installed, open_decoder, require_width
 from edgepipe.pipeline.device_costs import ACCEPTANCE_ROUNDS, measure_acceptance, measured_costs, time_costs
 from edgepipe.pipeline.prompt_text import chat_prompts
 from edgepipe.runtimes.llm.chat_template import ChatTemplate
@@ -19,7 +20,6 @@ from edgepipe.runtimes.llm.decoder import CachedDecoder, Decoder
 from edgepipe.runtimes.llm.drafters import DRAFTERS
 from edgepipe.runtimes.llm.drafters.drafter import Drafter
 from edgepipe.runtimes.llm.drafters.head import HeadDrafter
-from edgepipe.runtimes.llm.engines import ENGINES
 from edgepipe.runtimes.llm.gamma import MOST_GUESSES, AutoGamma, Gamma
 from edgepipe.runtimes.llm.kv_cache import KVCache
 from edgepipe.runtimes.llm.kv_policies import POLICIES
@@ -45,11 +45,17 @@ class Session:
         """Load the tokenizer; engines are loaded when a text needs them. ``tell`` is called before what takes long.
 
         Raises:
-            BundleError: the bundle holds no target decoder, or no draft though the drafter is ``model``.
+            BundleError: the bundle holds no target decoder, or no draft though the drafter is ``model``, or has no
+                files for the engine.
+            RecipeError: the engine's files have no forward of so many guesses.
             TokenizerError: draft and target have different tokenizers.
         """
         self.bundle = bundle
-        self.options = options
+        self.engine = options.engine or first_installed(self._component("target"))
+        self.options = options = replace(options, engine=self.engine)
+        self._files = files_of(bundle, "target", self.engine)
+        if options.drafters and options.gamma != "auto":
+            require_width(self._files, options.gamma, f"{bundle.folder} in {self.engine}")
         self._tell = tell
         self.spec = self._spec("target")
         folder = bundle.path(self._component("target")["tokenizer"]).parent
@@ -69,14 +75,14 @@ class Session:
             stop_tokens: tokens, as text or id, that end the text beside the model's own.
 
         Raises:
-            ContextError: that is more than the model's context and no policy evicts.
+            ContextError: that is more than `context_length` and no policy evicts.
             RecipeError: the budget is too small, or the tokenizer has no such token.
         """
         options = self.options
-        if options.cache.policy == "full" and total_tokens > self.spec.context_length:
+        if options.cache.policy == "full" and total_tokens > self.context_length:
             raise ContextError(
-                f"{total_tokens} tokens are more than the model's context of {self.spec.context_length}: shorten the "
-                "prompt, or set --policy h2o or window with a --budget"
+                f"{total_tokens} tokens are more than {self.described_context}: shorten the prompt, or set --policy "
+                "h2o or window with a --budget"
             )
         sampler = Sampler(options.sampling)
         target = self.cached("target", options.cache, total_tokens)
@@ -91,6 +97,23 @@ class Session:
         stops = [*self.spec.eos_token_ids, *map(self._token_id, stop_tokens)]
         return SpeculativeDecoder(target, sampler, drafters, gamma, stops)
 
+    @property
+    def context_length(self) -> int:
+        """The most tokens of a text that is held in full: the model's context, or what an engine's file has slots for.
+
+        There, the guesses of a round take slots of their own.
+        """
+        context, files = self.spec.context_length, self._files
+        return min(context, files["slots"] - files["widths"][-1]) if "slots" in files else context
+
+    @property
+    def described_context(self) -> str:
+        """`context_length` in the words of an error."""
+        if self.context_length == self.spec.context_length:
+            return f"the model's context of {self.context_length}"
+        slots = self._files["slots"]
+        return f"the {self.context_length} that its {slots} slots in {self.engine} hold (export with more --slots)"
+
     def most_guesses(self, total_tokens: int) -> int:
         """The most guesses per round, for which all caches need room; ``auto`` stays within their budgets.
 
@@ -102,7 +125,7 @@ class Session:
             return options.gamma
         if not options.drafters:
             return 0
-        most = MOST_GUESSES
+        most = min(MOST_GUESSES, self._files["widths"][-1] - 1) if "widths" in self._files else MOST_GUESSES
         caches = {"target": options.cache} | ({"draft": options.beside_target} if "model" in options.drafters else {})
         for component, cache in caches.items():
             if cache.budget is not None:
@@ -143,13 +166,14 @@ class Session:
                 "decode": {name: value for name, value in asdict(options).items() if name != "sampling"},
             }
             measured = measured_costs(facts, partial(self._measure_costs, length))
-            self._costs[length] = Costs(measured, corrected=options.cache.budget is None)
+            widths = self._files.get("widths")
+            self._costs[length] = Costs(measured, corrected=options.cache.budget is None, widths=widths)
         return self._costs[length]
 
     def _measure_costs(self, length: int) -> MeasuredCosts:
         """Costs in texts of up to ``length``, with caches and a sampler of their own."""
         self._tell("measuring, this once, what guesses cost on this device")
-        total = min(length // 2 + 64, self.spec.context_length)
+        total = min(length // 2 + 64, self.context_length)
         sampler = Sampler(self.options.sampling)
         target = self.cached("target", self.options.cache, total)
         drafters = [self._drafter(name, total, target, sampler) for name in self.options.drafters]
@@ -163,21 +187,25 @@ class Session:
         """One component's decoder with a fresh cache, kept as ``cache`` says.
 
         Raises:
-            RecipeError: the cache is larger than this machine's memory, or its budget too small.
+            ContextError: it has more tokens than the engine's file has slots.
+            RecipeError: it is larger than this machine's memory, or its budget too small.
         """
         spec = self._spec(component)
         policy = self._policy(spec, cache, total_tokens)
+        decoder = self._engine(component, policy.needs_scores)
         chunk = min(self.options.chunk, total_tokens)
-        widest = max(chunk, self.most_guesses(total_tokens) + 1)
+        widest = self.most_guesses(total_tokens) + 1
+        if decoder.slots is None or cache.budget is not None:  # else a text's chunks are within its room
+            widest = max(chunk, widest)
         try:
-            rows = KVCache(spec, policy.budget, widest, scored=policy.needs_scores)
+            rows = KVCache(spec, policy.budget, widest, scored=policy.needs_scores, slots=decoder.slots)
         except (MemoryError, OverflowError, ValueError) as error:  # numpy has all three for arrays too large
             size = (policy.budget + widest) * spec.kv_bytes_per_token / 2**30
             raise RecipeError(
                 f"a KV cache of {policy.budget + widest} tokens takes {size:.1f} GiB, more than there is: "
                 "give a smaller --budget, --chunk or --max-new-tokens"
             ) from error
-        return CachedDecoder(self._engine(component, policy.needs_scores), rows, policy, chunk)
+        return CachedDecoder(decoder, rows, policy, chunk)
 
     def output_vocabulary(self, component: str) -> OutputVocabulary | None:
         """The tokens of a component's logits; None where each token has one.
@@ -231,19 +259,7 @@ class Session:
     def _engine(self, component: str, scored: bool) -> Decoder:
         key = (component, scored)
         if key not in self._engines:
-            formats = self._component(component)["formats"]
-            if self.options.engine not in formats:
-                raise BundleError(
-                    f"{self.bundle.folder}: {component} was not exported for {self.options.engine}, "
-                    f"only for {', '.join(formats)}"
-                )
-            graph = "scored" if scored else "plain"
-            model = formats[self.options.engine].get(graph)
-            if model is None:
-                raise BundleError(f"{self.bundle.folder}: {component} has no {graph} graph: export the bundle again")
-            self._engines[key] = load(ENGINES[self.options.engine])(
-                self.bundle.path(model), self._spec(component), threads=self.options.threads, scored=scored
-            )
+            self._engines[key] = open_decoder(self.bundle, component, self.engine, self.options.threads, scored)
         return self._engines[key]
 
     def _component(self, name: str) -> dict[str, Any]:
