@@ -35,7 +35,14 @@ PRECISIONS = ["auto", "fp32", "int8", "int4"]
 @click.option("--flash", metavar="SIZE", help="Flash for weights and requantisation tables, as in 1M.")
 @click.option("--board", help="A board that has so much, as in nrf52840, and that firmware is for.")
 @click.option("--mode", type=click.Choice(["streamed", "resident"]), help="Is the image in SRAM?  [streamed: no]")
-@click.option("--formats", metavar="NAME,...", help="Of vision: tflite, onnx, executorch, firmware.  [tflite,onnx]")
+@click.option(
+    "--formats", metavar="NAME,...", help="tflite, onnx, executorch, firmware.  [onnx; of vision tflite,onnx]"
+)
+@click.option(
+    "--widths", metavar="N,...", help="Text in tflite, executorch: forwards of 1 and gamma + 1 tokens.  [1,5]"
+)
+@click.option("--chunk-width", type=int, help="There, prompt tokens of a forward.  [64]")
+@click.option("--slots", type=int, help="There, tokens that a KV cache holds.  [1024]")
 @click.option("--no-validate", is_flag=True, help="Do not compare with the source.")
 @click.option("--recipe", "recipe_file", metavar="FILE", type=click.Path(path_type=Path), help="TOML with all of this.")
 @click.option("--dry-run", is_flag=True, help="Print the recipe that these options make, and stop.")
@@ -61,6 +68,9 @@ def command(
     board: str | None,
     mode: str | None,
     formats: str | None,
+    widths: str | None,
+    chunk_width: int | None,
+    slots: int | None,
     no_validate: bool,
     recipe_file: Path | None,
     dry_run: bool,
@@ -74,7 +84,8 @@ def command(
     A DRAFT guesses ahead for the target: a folder that edgepipe distill wrote, smollm2-135m-draft, or any smaller MODEL
     with the same tokenizer.
 
-    Progress is shown on a terminal only. Of the formats of a vision model, executorch takes a few minutes to lower.
+    Progress is shown on a terminal only. FORMATS are those of the language models and of the vision model. In tflite
+    and executorch a language model has static shapes; executorch takes a few minutes to lower.
 
     A .npy file in the calibration FOLDER holds one image of the model's size, or several: uint8 pixels, or
     floating-point real values, as pixels are normalised to (0 to 1 without mean and std).
@@ -82,6 +93,7 @@ def command(
     \b
     edgepipe export --target smollm2-135m --draft smollm2-135m-draft -o smollm2
     edgepipe export --target Qwen/Qwen3-4B --draft Qwen/Qwen3-0.6B --precision int4 -o qwen3
+    edgepipe export --target smollm2-135m --formats onnx,tflite --widths 1,5,9 -o smollm2
     edgepipe export --vision digits --sram 64K -o digits
     edgepipe export --vision person.tflite --formats tflite,firmware --board netduinoplus2 -o person
     """
@@ -102,14 +114,18 @@ def command(
         "flash": flash,
         "board": board,
         "mode": mode,
-        "formats": [name.strip() for name in formats.split(",")] if formats else None,
     }
+    names = [name.strip() for name in formats.split(",")] if formats else None
+    static = {"widths": _numbers(widths), "chunk": chunk_width, "slots": slots}
     if vision is not None or "vision" in values:
-        _lay_over(values, "vision", {"source": vision, **image_options})
+        _lay_over(values, "vision", {"source": vision, "formats": names, **image_options})
     elif given := [f"--{name}" for name, value in image_options.items() if value is not None]:
         raise click.UsageError(f"{given[0]} is an option of a vision model, but no --vision MODEL is given")
     if target is not None or "target" in values or "vision" not in values:
         _lay_over(values, "target", {"source": target, "revision": revision, **both})
+        _lay_over(values, "static", static)
+        if names:  # firmware is of vision alone
+            values["formats"] = [name for name in names if name != "firmware" or "vision" not in values] or ["onnx"]
     elif given := [f"--{name.replace('_', '-')}" for name, value in {"revision": revision, **both}.items() if value]:
         raise click.UsageError(f"{given[0]} is an option of a language model, but no --target MODEL is given")
     draft_values = {"source": draft, "revision": draft_revision, **both}
@@ -124,6 +140,8 @@ def command(
     if "target" not in values and "vision" not in values:
         raise click.UsageError("nothing to export: give --target MODEL, --vision MODEL, or a --recipe with one of them")
     recipe = recipe_from(values)
+    if any(value is not None for value in static.values()) and recipe.formats == ("onnx",):
+        raise click.UsageError("--widths, --chunk-width and --slots are of --formats tflite and executorch: give one")
     if dry_run:
         click.echo(json.dumps(recipe.to_json()) if as_json else to_toml(recipe), nl=as_json)
         return
@@ -137,6 +155,13 @@ def command(
         bundle = export(recipe, output, force=force, progress=report)
     facts = _facts(bundle)
     click.echo(json.dumps(facts) if as_json else _summary(facts))
+
+
+def _numbers(text: str | None) -> list[int] | None:
+    try:
+        return [int(part) for part in text.split(",")] if text is not None else None
+    except ValueError:
+        raise click.UsageError(f"--widths is {text!r}: expected whole numbers as in 1,5,9") from None
 
 
 def _lay_over(values: dict[str, Any], table: str, options: dict[str, Any]) -> None:

@@ -1,6 +1,10 @@
 """The recipe of an export: TOML into frozen dataclasses, and back.
 
     validate = true
+    formats = ["onnx", "tflite"]
+
+    [static]
+    widths = [1, 5]
 
     [target]
     source = "smollm2-135m"
@@ -26,18 +30,20 @@ import json
 import tomllib
 import types
 import typing
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from edgepipe.errors import RecipeError
 from edgepipe.exporters.llm.recipe import DecoderRecipe
+from edgepipe.exporters.llm.static_shape import StaticShape
 from edgepipe.pipeline.vision_recipe import VisionRecipe
+from edgepipe.runtimes.llm.engines import ENGINES
 
 T = TypeVar("T")
 
-FORMATS = ("onnx",)
+FORMATS = tuple(ENGINES)
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class Recipe:
 
     ``target`` is the decoder to run and ``draft`` a smaller one that guesses for it; ``vision`` is a vision model,
     alone or beside them. ``validate`` compares each with its source; ``formats`` are the engines' formats to write of
-    the decoders.
+    the decoders, and ``static`` the shapes in tflite and executorch.
 
     Raises:
         RecipeError: a value is out of its range, or there is nothing to export.
@@ -55,7 +61,8 @@ class Recipe:
     target: DecoderRecipe | None = None
     draft: DecoderRecipe | None = None
     validate: bool = True
-    formats: tuple[str, ...] = FORMATS
+    formats: tuple[str, ...] = ("onnx",)
+    static: StaticShape = field(default_factory=StaticShape)
     vision: VisionRecipe | None = None
 
     def __post_init__(self) -> None:
@@ -106,12 +113,12 @@ def recipe_from(values: dict[str, Any]) -> Recipe:
 def to_toml(recipe: Recipe) -> str:
     """The recipe with all its values as TOML that `read_recipe` reads back; what is None is left out.
 
-    So are the decoders' ``formats`` where there is none.
+    So are the decoders' ``formats``, and their shapes, where there is none.
     """
     lines: list[str] = []
     values = recipe.to_json()
     if not recipe.decoders:
-        del values["formats"]
+        del values["formats"], values["static"]
     _write_table(values, "", lines)
     return "\n".join(lines).strip() + "\n"
 
@@ -124,11 +131,11 @@ def _build(kind: type[T], values: dict[str, Any], prefix: str) -> T:
             close = get_close_matches(key, hints, n=1)
             hint = f"did you mean {prefix}{close[0]}?" if close else f"expected one of {', '.join(hints)}"
             raise RecipeError(f"unknown key {prefix}{key}: {hint}")
-    for field in fields(kind):  # type: ignore[arg-type]
-        required = field.default is field.default_factory  # both MISSING
-        if required and field.name not in values:
-            what = "a table" if is_dataclass(hints[field.name]) else _describe(hints[field.name])
-            raise RecipeError(f"{prefix}{field.name} is missing: expected {what}")
+    for each in fields(kind):  # type: ignore[arg-type]
+        required = each.default is each.default_factory  # both MISSING
+        if required and each.name not in values:
+            what = "a table" if is_dataclass(hints[each.name]) else _describe(hints[each.name])
+            raise RecipeError(f"{prefix}{each.name} is missing: expected {what}")
     converted = {key: _convert(hints[key], value, prefix + key) for key, value in values.items()}
     try:
         return kind(**converted)

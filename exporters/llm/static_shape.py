@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from edgepipe.errors import RecipeError
 from edgepipe.runtimes.llm.spec import DecoderSpec
+
+LARGEST = 2**16
 
 
 @dataclass(frozen=True)
@@ -13,11 +16,24 @@ class StaticShape:
 
     ``widths``: numbers of tokens whose logits are all wanted (1 to decode, gamma + 1 to verify), ascending. ``chunk``:
     tokens of the forward that reads a prompt, of which one row of logits comes out. ``slots``: of the KV cache.
+
+    Raises:
+        RecipeError: a value is out of its range.
     """
 
     widths: tuple[int, ...] = (1, 5)
     chunk: int = 64
     slots: int = 1024
+
+    def __post_init__(self) -> None:
+        if self.widths[:1] != (1,) or list(self.widths) != sorted(set(self.widths)) or self.widths[-1] > LARGEST:
+            raise RecipeError(
+                f"widths is {', '.join(map(str, self.widths)) or 'empty'}: expected 1 and wider ones, ascending, as in "
+                "1, 5, 9 for 4 and 8 guesses a round"
+            )
+        for name, least in (("chunk", 1), ("slots", self.widths[-1] + 1)):
+            if not least <= (value := getattr(self, name)) <= LARGEST:
+                raise RecipeError(f"{name} is {value}: expected {least} to {LARGEST}")
 
     def fitted(self, spec: DecoderSpec) -> StaticShape:
         """With no more slots than the model's context and the widest forward take."""

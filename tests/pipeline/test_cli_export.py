@@ -135,3 +135,30 @@ def test_the_hint_can_be_pasted(name: str) -> None:
     assert (program, verb) == ("edgepipe", "run")
     parsed = cli_run.command.make_context("run", arguments, resilient_parsing=True).params
     assert {str(value) for value in parsed.values() if value is not None} >= {name, "Hello"}
+
+
+def test_formats_and_shapes_of_a_language_model() -> None:
+    flags = ("--formats", "onnx,tflite", "--widths", "1,5,9", "--chunk-width", "32", "--slots", "512")
+    recipe = dry_run("--target", "model", *flags)
+    assert recipe["formats"] == ["onnx", "tflite"]
+    assert recipe["static"] == {"widths": [1, 5, 9], "chunk": 32, "slots": 512}
+    assert dry_run("--target", "model")["formats"] == ["onnx"]
+
+
+def test_formats_are_of_both_models_and_firmware_of_vision() -> None:
+    recipe = dry_run("--target", "x", "--vision", "digits", "--formats", "tflite,firmware", "--board", "nrf52840")
+    assert recipe["formats"] == ["tflite"]
+    assert recipe["vision"]["formats"] == ["tflite", "firmware"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--widths", "1,5"), "--widths, --chunk-width and --slots are of --formats tflite and executorch"),
+        (("--formats", "tflite", "--widths", "1,x"), "--widths is '1,x': expected whole numbers"),
+    ],
+)
+def test_shapes_that_cannot_be_are_usage_errors(flags: tuple[str, ...], message: str) -> None:
+    done = export("--target", "model", *flags, "--dry-run")
+    assert done.exit_code == 2
+    assert message in done.output

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from edgepipe.errors import RecipeError
 from edgepipe.exporters.llm.recipe import BLOCK_SIZES, PRECISIONS, DecoderRecipe, Thresholds
+from edgepipe.exporters.llm.static_shape import StaticShape
 from edgepipe.pipeline.recipe import Recipe, read_recipe, recipe_from, to_toml
 
 EXAMPLE = """
@@ -46,7 +47,13 @@ decoders = st.builds(
     head_precision=st.sampled_from(PRECISIONS),
     thresholds=st.none() | thresholds,
 )
-recipes = st.builds(Recipe, target=decoders, draft=st.none() | decoders, validate=st.booleans())
+shapes = st.builds(
+    StaticShape,
+    widths=st.sets(st.integers(2, 64)).map(lambda wider: (1, *sorted(wider))),
+    chunk=st.integers(1, 512),
+    slots=st.integers(65, 4096),
+)
+recipes = st.builds(Recipe, target=decoders, draft=st.none() | decoders, validate=st.booleans(), static=shapes)
 
 
 def test_a_recipe_from_a_file(tmp_path: Path) -> None:
@@ -75,7 +82,7 @@ def test_what_is_written_reads_back(recipe: Recipe) -> None:
         ({"target": {"source": "x"}, "draught": {}}, "unknown key draught: did you mean draft?"),
         (
             {"target": {"source": "x"}, "zzz": 1},
-            "unknown key zzz: expected one of target, draft, validate, formats, vision",
+            "unknown key zzz: expected one of target, draft, validate, formats, static, vision",
         ),
         ({"target": {"source": "x", "block_size": "32"}}, "target.block_size is '32': expected a whole number"),
         ({"target": {"source": "x", "block_size": True}}, "target.block_size is True: expected a whole number"),
@@ -103,10 +110,23 @@ def test_what_is_written_reads_back(recipe: Recipe) -> None:
         ),
         ({"target": {"source": "x"}, "draft": {"source": []}}, "draft.source is []: expected text in quotes"),
         ({"target": {"source": "x"}, "formats": "onnx"}, "formats is 'onnx': expected a list"),
-        ({"target": {"source": "x"}, "formats": ["onyx"]}, "formats has 'onyx': expected onnx"),
+        ({"target": {"source": "x"}, "formats": ["onyx"]}, "formats has 'onyx': expected onnx, tflite, executorch"),
         ({"target": {"source": "x"}, "formats": [1]}, "formats[0] is 1: expected text in quotes"),
-        ({"target": {"source": "x"}, "formats": []}, "formats is empty: expected one or more of onnx"),
+        (
+            {"target": {"source": "x"}, "formats": []},
+            "formats is empty: expected one or more of onnx, tflite, executorch",
+        ),
         ({"target": {"source": "x"}, "formats": ["onnx", "onnx"]}, "formats is onnx, onnx: expected each once"),
+        (
+            {"target": {"source": "x"}, "static": {"widths": [5, 1]}},
+            "static.widths is 5, 1: expected 1 and wider ones, ascending, as in 1, 5, 9 for 4 and 8 guesses a round",
+        ),
+        (
+            {"target": {"source": "x"}, "static": {"widths": []}},
+            "static.widths is empty: expected 1 and wider ones, ascending, as in 1, 5, 9 for 4 and 8 guesses a round",
+        ),
+        ({"target": {"source": "x"}, "static": {"slots": 5}}, "static.slots is 5: expected 6 to 65536"),
+        ({"target": {"source": "x"}, "static": {"chunk": 0}}, "static.chunk is 0: expected 1 to 65536"),
     ],
 )
 def test_a_mistake_is_named(values: dict[str, Any], message: str) -> None:
