@@ -69,14 +69,14 @@ class DecoderLayer(nn.Module):
             hidden: ``[S, hidden_size]``.
             cos: ``[S, D / 2]``, of the new tokens' true positions (`edgepipe.runtimes.llm.rope`).
             sin: likewise.
-            mask: ``[S, C + S]``, added to the scores of slots, then new rows: 0 for those that a token sees, a large
+            mask: ``[S, S + C]``, added to the scores of new rows, then slots: 0 for those that a token sees, a large
                 negative number for all others.
             keys: ``[Hkv, C, D]``, after RoPE.
             values: ``[Hkv, C, D]``.
 
         Returns:
             The next layer's ``hidden``; the new rows of keys and of values, each ``[Hkv, S, D]``; and if scored the
-            mass ``[Hkv, S, C + S]``, softmax rows summed over the query heads of a group.
+            mass ``[Hkv, S, S + C]``, softmax rows summed over the query heads of a group.
         """
         query, new_keys, new_values = self._project(self.input_norm(hidden), cos, sin)
         attended, mass = self._attend(query, mask, keys, values, new_keys, new_values)
@@ -107,10 +107,10 @@ class DecoderLayer(nn.Module):
         spec = self.spec
         slots, width = keys.shape[1], new_keys.shape[1]
         query = query * (1 / math.sqrt(spec.head_dim))
-        scores = torch.cat([query @ keys.transpose(1, 2), query @ new_keys.transpose(1, 2)], dim=-1)
-        grouped = scores.view(spec.num_kv_heads, -1, width, slots + width)
+        scores = torch.cat([query @ new_keys.transpose(1, 2), query @ keys.transpose(1, 2)], dim=-1)
+        grouped = scores.view(spec.num_kv_heads, -1, width, width + slots)
         probabilities = (grouped + mask).softmax(-1)
-        of_cache, of_new = probabilities.view(scores.shape).split([slots, width], dim=-1)
+        of_new, of_cache = probabilities.view(scores.shape).split([width, slots], dim=-1)
         attended = of_cache @ values + of_new @ new_values  # [Hkv, G * S, D]
         rows = attended.view(spec.num_heads, width, spec.head_dim).transpose(0, 1).flatten(1)
         return rows, probabilities.sum(1) if self.scored else None
@@ -151,7 +151,7 @@ class TorchDecoder(nn.Module):
         and values, the second's, .... They and the others are as in `DecoderLayer.forward`.
 
         Returns:
-            Logits ``[R, num_logits]``, new rows ``[L, 2, Hkv, S, D]``, and if scored the mass ``[L, Hkv, S, C + S]``.
+            Logits ``[R, num_logits]``, new rows ``[L, 2, Hkv, S, D]``, and if scored the mass ``[L, Hkv, S, S + C]``.
         """
         hidden = self.embeddings(tokens)
         rows, masses = [], []

@@ -32,7 +32,7 @@ def feed(
         now = slice(start, start + width)
         live = torch.zeros(SLOTS, dtype=torch.bool)
         live[slots[:start]] = True
-        seen = torch.cat([live.expand(width, -1), torch.ones(width, width, dtype=torch.bool).tril()], dim=1)
+        seen = torch.cat([torch.ones(width, width, dtype=torch.bool).tril(), live.expand(width, -1)], dim=1)
         mask = torch.where(seen, 0.0, HIDDEN)
         rows = torch.arange(width)
         found, new_rows, *mass = decoder(
@@ -91,10 +91,10 @@ def test_mass_is_the_probability_summed_over_the_heads_of_a_group(
         _, (first, second) = feed(load_decoder(weights, scored=True), ids, [12, 8], slots)
     expected = torch.stack([layer[0] for layer in attentions])  # [L, H, S, T]
     expected = expected.unflatten(1, (spec.num_kv_heads, -1)).sum(2)
-    torch.testing.assert_close(first[..., SLOTS:], expected[:, :, :12, :12], atol=1e-4, rtol=0)
-    assert not first[..., :SLOTS].any()
-    torch.testing.assert_close(second[..., slots[:12]], expected[:, :, 12:, :12], atol=1e-4, rtol=0)
-    torch.testing.assert_close(second[..., SLOTS:], expected[:, :, 12:, 12:], atol=1e-4, rtol=0)
+    torch.testing.assert_close(first[..., :12], expected[:, :, :12, :12], atol=1e-4, rtol=0)
+    assert not first[..., 12:].any()
+    torch.testing.assert_close(second[..., 8 + slots[:12]], expected[:, :, 12:, :12], atol=1e-4, rtol=0)
+    torch.testing.assert_close(second[..., :8], expected[:, :, 12:, 12:], atol=1e-4, rtol=0)
 
 
 def test_a_draft_that_reads_features_is_refused(tiny_model: Callable[..., Path]) -> None:
