@@ -126,8 +126,12 @@ class Session:
         if not options.drafters:
             return 0
         most = min(MOST_GUESSES, self._files["widths"][-1] - 1) if "widths" in self._files else MOST_GUESSES
-        caches = {"target": options.cache} | ({"draft": options.beside_target} if "model" in options.drafters else {})
-        for component, cache in caches.items():
+        caches = [("target", options.cache)]
+        if "model" in options.drafters:
+            caches.append(("draft", options.beside_target))
+        if "sparse" in options.drafters:
+            caches.append(("target", options.own_window))
+        for component, cache in caches:
             if cache.budget is not None:
                 budget = self._budget(self._spec(component), cache.budget, total_tokens)
                 unevictable = budget - cache.sinks if cache.policy == "window" else cache.recent or budget
@@ -236,7 +240,10 @@ class Session:
         budget = self._budget(spec, cache.budget, total_tokens)
         newest = self.most_guesses(total_tokens) + 1
         if budget < 2 * newest:
-            raise RecipeError(f"the budget is {budget} tokens: at gamma {self.options.gamma} give {2 * newest} or more")
+            flag = "--budget" if cache == self.options.cache else f"--draft-policy {cache.policy} --draft-budget"
+            raise RecipeError(
+                f"the budget is {budget} tokens: at gamma {self.options.gamma} give {flag} {2 * newest} or more"
+            )
         # What the text cannot fill need not be allocated.
         slots = min(budget, max(total_tokens, 2 * newest))
         if cache.policy == "window":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,29 @@ def test_what_does_not_go_together_is_refused(cache: CacheOptions, draft_cache: 
         DecodeOptions(drafter="lookup,sparse", cache=cache, draft_cache=draft_cache)
 
 
-def test_too_small_a_window_is_refused(tiny_bundle: Path) -> None:
-    options = DecodeOptions(drafter="sparse", gamma=8, draft_cache=CacheOptions("window", "10"))
-    with pytest.raises(RecipeError, match="the budget is 10 tokens: at gamma 8 give 18 or more"):
-        Session(Bundle.open(tiny_bundle), options).decoder(100)
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"gamma": 8, "draft_cache": CacheOptions("window", "10")}, "is 10 tokens: at gamma 8 give .* 18 or more"),
+        ({"gamma": 600}, "is 512 tokens: at gamma 600 give --draft-policy window --draft-budget 1202 or more"),
+        (
+            {"drafter": "model", "gamma": 8, "draft_cache": CacheOptions("h2o", "10")},
+            "is 10 tokens: at gamma 8 give --draft-policy h2o --draft-budget 18 or more",
+        ),
+        (
+            {"drafter": "model", "gamma": 8, "cache": CacheOptions("window", "10")},
+            "is 10 tokens: at gamma 8 give --budget 18 or more",
+        ),
+    ],
+)
+def test_too_small_a_budget_is_refused(tiny_bundle: Path, options: dict[str, Any], reason: str) -> None:
+    session = Session(Bundle.open(tiny_bundle), DecodeOptions(**{"drafter": "sparse", **options}))
+    with pytest.raises(RecipeError, match=f"the budget {reason}"):
+        session.decoder(100)
+
+
+def test_gamma_stays_within_the_window(tiny_bundle: Path) -> None:
+    session = Session(
+        Bundle.open(tiny_bundle), DecodeOptions(drafter="sparse", draft_cache=CacheOptions("window", "10"))
+    )
+    assert session.most_guesses(100) == session.decoder(100).gamma.most == 4
