@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -24,7 +23,6 @@ except ImportError as missing:
 NORM_SCALE = 0.3
 # A step of AdamW moves every element alike, and a logit sums over a whole row of the head.
 HEAD_RATE = 0.15
-WEIGHT_DECAY = 0.01
 
 
 class DecoderDraft(torch.nn.Module):
@@ -78,14 +76,9 @@ class DecoderDraft(torch.nn.Module):
         logits = self(batch.tokens, batch.predicts)
         return acceptances(logits, self.outputs.find(batch.teacher_ids), batch.teacher_probabilities)
 
-    def parameter_groups(self, rate: float) -> list[dict[str, Any]]:
-        """Matrices, norms and biases (which do not decay), and the head."""
-        trained = [parameter for parameter in self.decoder.parameters() if parameter.requires_grad]
-        return [
-            {"params": [each for each in trained if each.ndim > 1], "lr": rate, "weight_decay": WEIGHT_DECAY},
-            {"params": [each for each in trained if each.ndim == 1], "lr": rate, "weight_decay": 0.0},
-            {"params": [self.head], "lr": rate * HEAD_RATE, "weight_decay": WEIGHT_DECAY},
-        ]
+    def rates(self) -> list[tuple[Iterable[torch.nn.Parameter], float]]:
+        """See `edgepipe.exporters.llm.distill.training.TrainableDraft`."""
+        return [(self.decoder.parameters(), 1.0), ([self.head], HEAD_RATE)]
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The trained tensors by the names that a draft folder has, float32."""

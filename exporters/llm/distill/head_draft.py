@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -22,7 +22,6 @@ except ImportError as missing:
 UNROLLED_STEPS = 3
 # How much the distance to the target's normed features counts beside the distributions.
 FEATURE_SHARE = 0.2
-WEIGHT_DECAY = 0.01
 
 
 class HeadDraft(torch.nn.Module):
@@ -124,13 +123,9 @@ class HeadDraft(torch.nn.Module):
         logits = torch.nn.functional.linear(self.final_norm(predicted[rows].float()), self.head)
         return acceptances(logits, self.outputs.find(batch.teacher_ids)[chosen], batch.teacher_probabilities[chosen])
 
-    def parameter_groups(self, rate: float) -> list[dict[str, Any]]:
-        """Matrices, and norms and biases, which do not decay."""
-        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        return [
-            {"params": [each for each in trained if each.ndim > 1], "lr": rate, "weight_decay": WEIGHT_DECAY},
-            {"params": [each for each in trained if each.ndim == 1], "lr": rate, "weight_decay": 0.0},
-        ]
+    def rates(self) -> list[tuple[Iterable[torch.nn.Parameter], float]]:
+        """See `edgepipe.exporters.llm.distill.training.TrainableDraft`."""
+        return [(self.parameters(), 1.0)]
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The trained tensors by the names that a draft folder has, float32."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from edgepipe.exporters.llm.distill.samples import Sample
 
 CHECKPOINT_SECONDS = 60.0
 WARM_UP_STEPS = 100
+WEIGHT_DECAY = 0.01
 # The rate falls to this share of its peak.
 FINAL_RATE = 0.02
 EVALUATIONS = 20
@@ -36,8 +37,8 @@ class TrainableDraft(Protocol):
         """Greedy and sampled acceptance of every step, ``[W]`` each."""
         ...
 
-    def parameter_groups(self, rate: float) -> list[dict[str, Any]]:
-        """What is trained, with the peak learning rate "lr" of each group."""
+    def rates(self) -> list[tuple[Iterable[torch.nn.Parameter], float]]:
+        """Parameters, and what share of the learning rate they take; those that need no gradient are not trained."""
         ...
 
     def state_dict(self) -> dict[str, Any]: ...
@@ -106,7 +107,7 @@ class Training:
         self.settings = settings
         self.checkpoint = checkpoint
         self.identity = {**identity, **asdict(settings)}
-        self.groups = draft.parameter_groups(settings.rate)
+        self.groups = parameter_groups(draft, settings.rate)
         self.peaks = [group["lr"] for group in self.groups]
         self.optimizer = torch.optim.AdamW(self.groups, betas=(0.9, 0.95), fused=True)
         self.total_tokens = settings.passes * sum(sample.tokens.size for sample in samples)
@@ -208,6 +209,17 @@ class Training:
         if state.evaluations:
             line += f", held-out acceptance {state.evaluations[-1]['greedy']:.3f}"
         return line
+
+
+def parameter_groups(draft: TrainableDraft, rate: float) -> list[dict[str, Any]]:
+    """What is trained, as AdamW takes it, at the peak rate: matrices, and norms and biases, which do not decay."""
+    groups = []
+    for parameters, share in draft.rates():
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        for matrices, decay in ((True, WEIGHT_DECAY), (False, 0.0)):
+            if chosen := [parameter for parameter in trained if (parameter.ndim > 1) == matrices]:
+                groups.append({"params": chosen, "lr": rate * share, "weight_decay": decay})
+    return groups
 
 
 def low_precision() -> AbstractContextManager[Any]:

@@ -17,7 +17,7 @@ from transformers import AutoConfig
 from edgepipe.errors import EdgepipeError, RecipeError
 from edgepipe.exporters.llm.distill import training
 from edgepipe.exporters.llm.distill.batches import collate
-from edgepipe.exporters.llm.distill.decoder_draft import NORM_SCALE, DecoderDraft
+from edgepipe.exporters.llm.distill.decoder_draft import HEAD_RATE, NORM_SCALE, DecoderDraft
 from edgepipe.exporters.llm.distill.samples import Sample
 from edgepipe.exporters.llm.distill.training import Training, TrainingSettings
 from edgepipe.exporters.sources import open_source
@@ -67,6 +67,21 @@ def test_a_draft_of_all_layers_is_the_target(tiny_model: Callable[..., Path], ti
             found = draft(batch.tokens, batch.predicts) / NORM_SCALE
             expected = source.reference_model()(batch.tokens).logits[batch.predicts][:, OUTPUT_IDS]
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-3)
+
+
+def test_matrices_decay_and_the_head_learns_slowly(start: Callable[..., Training]) -> None:
+    draft = start("a", layers=(0, 1)).draft
+    named = dict(draft.named_parameters())  # type: ignore[attr-defined]
+    found = {
+        name: (group["lr"], group["weight_decay"])
+        for group in training.parameter_groups(draft, 0.5)
+        for name, parameter in named.items()
+        if any(parameter is each for each in group["params"])
+    }
+    assert found.pop("head") == (0.5 * HEAD_RATE, training.WEIGHT_DECAY)
+    assert found["decoder.layers.1.mlp.down_proj.weight"] == (0.5, training.WEIGHT_DECAY)
+    assert found["decoder.layers.0.input_layernorm.weight"] == found["decoder.norm.weight"] == (0.5, 0.0)
+    assert set(found) == {name for name in named if name.startswith("decoder.") and "embed_tokens" not in name}
 
 
 def test_only_layers_norm_and_head_are_trained(start: Callable[..., Training]) -> None:
