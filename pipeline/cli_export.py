@@ -206,6 +206,12 @@ def _summary(facts: dict[str, Any]) -> str:
         if component["kind"] == "vision":
             lines.append(f"  {tflite_micro_arenas(component['memory']['tflite_micro'])}")
         lines += [f"  {note}" for note in component["export"]["notes"]]
+        if len(formats := component["formats"]) > 1 and component["kind"] != "vision":
+            took = (
+                f"{form} {files['bytes'] / 1e6:.1f} MB in {files['export_seconds']:.1f} s"
+                for form, files in formats.items()
+            )
+            lines.append(f"  {', '.join(took)}")
         if result := facts["validation"].get(name):
             lines.append(f"  against {source}: {figures(result)}")
         export = component["export"]

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
-from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from reprlib import repr as shown
 
-import numpy as np
-
 import edgepipe
-from edgepipe.devices.probes import peak_rss_bytes
 from edgepipe.errors import RecipeError, TokenizerError, UnsupportedModel
-from edgepipe.exporters.llm.onnx import PLAIN, SCORED, write_onnx
 from edgepipe.exporters.llm.recipe import DecoderRecipe
-from edgepipe.exporters.llm.validate import validate
 from edgepipe.exporters.sources import open_draft, open_source
 from edgepipe.exporters.sources.quiet import no_logs
 from edgepipe.exporters.sources.weights import DecoderWeights
 from edgepipe.pipeline.bundle import Bundle
-from edgepipe.pipeline.bundle_writer import BundleDraft, write_bundle
+from edgepipe.pipeline.bundle_writer import write_bundle
+from edgepipe.pipeline.export_decoder import export_decoder, part_of
 from edgepipe.pipeline.recipe import Recipe
-from edgepipe.pipeline.reference import write_reference
 from edgepipe.runtimes.llm.chat_template import ChatTemplate
-from edgepipe.runtimes.llm.output_vocabulary import TOKEN_IDS
 from edgepipe.runtimes.llm.tokenizer import load_tokenizer, require_same_tokenizer
 
 Progress = Callable[[float, str], None]
@@ -72,6 +64,12 @@ def export(
             sources["target"] = open_source(recipe.target.source, recipe.target.revision)
         if recipe.draft is not None:
             sources["draft"] = open_draft(recipe.draft.source, sources["target"], recipe.draft.revision)
+        has_head = any(weights.kind == "head" for weights in sources.values())
+        if has_head and recipe.formats != ("onnx",):
+            raise UnsupportedModel(
+                f"{sources['draft'].info.name}: a head reads features that a target gives in onnx alone: "
+                "export with --formats onnx, or take a draft that is a decoder"
+            )
         _save_tokenizers(sources, recipe, draft.folder)
         count = len(sources) + (recipe.vision is not None)
         draft.manifest = {
@@ -83,15 +81,18 @@ def export(
             "components": {},
             "validation": {},
         }
-        has_head = any(weights.kind == "head" for weights in sources.values())
         for index, (name, weights) in enumerate(sources.items()):
-            share = _share(report, index, count, name)
+            share = part_of(report, index, count, name)
             gives_features = name == "target" and has_head
-            _export_decoder(name, weights, recipe.decoders[name], draft, recipe.validate, share, gives_features)
+            shape = recipe.static.fitted(sources["target"].spec)
+            export_decoder(
+                *(name, weights, recipe.decoders[name], recipe.formats, shape),
+                *(draft, recipe.validate, share, gives_features),
+            )
         if recipe.vision is not None:
             from edgepipe.pipeline.export_vision import export_vision
 
-            export_vision(recipe.vision, draft, recipe.validate, _share(report, count - 1, count, "vision"))
+            export_vision(recipe.vision, draft, recipe.validate, part_of(report, count - 1, count, "vision"))
             if not sources:
                 draft.manifest["licence"] = draft.manifest["components"]["vision"]["source"]["licence"]
     return Bundle.open(destination)
@@ -116,49 +117,6 @@ def _save_tokenizers(sources: dict[str, DecoderWeights], recipe: Recipe, folder:
             )
     if "draft" in tokenizers:
         require_same_tokenizer(tokenizers["target"], tokenizers["draft"])
-
-
-def _export_decoder(
-    name: str,
-    weights: DecoderWeights,
-    recipe: DecoderRecipe,
-    draft: BundleDraft,
-    check: bool,
-    progress: Progress,
-    gives_features: bool,
-) -> None:
-    """Write one decoder into the draft, validate it and record its golden outputs."""
-    started = time.monotonic()
-    folder = draft.folder / name
-    ids = weights.output_token_ids
-    if ids is not None:
-        np.save(folder / TOKEN_IDS, ids)
-    written = write_onnx(weights, recipe, folder, _share(progress, 0, 2 if check else 1, "write"), gives_features)
-    if check:
-        share = _share(progress, 1, 2, "validate")
-        draft.manifest["validation"][name] = validate(weights, folder, recipe.limits, share)
-    quantized = set(written.precision.values()) != {"fp32"}
-    components = draft.manifest["components"]
-    components[name] = {
-        "kind": weights.kind,
-        "source": asdict(weights.info),
-        "spec": weights.spec.to_json(),
-        "precision": written.precision,
-        "formats": {"onnx": {"plain": f"{name}/{PLAIN}", "scored": f"{name}/{SCORED}"}},
-        "tokenizer": f"{name}/tokenizer.json",
-        **({} if ids is None else {"output_token_ids": f"{name}/{TOKEN_IDS}"}),
-        "export": {
-            "seconds": round(time.monotonic() - started, 3),
-            "peak_rss_bytes": peak_rss_bytes(),
-            "notes": [*weights.info.notes, *written.notes],
-        },
-    }
-    write_reference(draft.folder, name, components, quantized)
-
-
-def _share(progress: Progress, index: int, count: int, name: str) -> Progress:
-    """Progress of part ``index`` of ``count``, told as progress of the whole."""
-    return lambda fraction, step: progress((index + fraction) / count, f"{name} {step}".strip())
 
 
 def _installed(package: str) -> str | None:

@@ -15,6 +15,9 @@ SCHEMA_VERSION = 1
 MANIFEST = "edgepipe.json"
 KINDS = {"target": ("decoder",), "draft": ("decoder", "head"), "vision": ("vision",)}
 
+# What stands beside a decoder's files in one format; the first three where shapes are static.
+FACTS = ("widths", "chunk", "slots", "precision", "bytes", "export_seconds")
+
 _UPGRADE = "pip install --upgrade edgepipe"
 
 
@@ -100,9 +103,23 @@ def _check_component(path: Path, name: str, component: object, files: dict[str, 
         if not engine.isprintable() or not isinstance(graphs, dict):
             raise damaged(path, f"{key} is {shown(graphs)}, expected the name of an engine and a table")
         for graph, file in graphs.items():
-            _check_listed(path, f"{key}.{shown(graph)[1:-1]}", file, files)
+            if kind == "vision" or graph not in FACTS:
+                _check_listed(path, f"{key}.{shown(graph)[1:-1]}", file, files)
+        if "slots" in graphs or "widths" in graphs:
+            _check_shape(path, key, graphs)
     file = "plan" if kind == "vision" else "tokenizer"
     _check_listed(path, f"{where}.{file}", component.get(file), files)
+
+
+def _check_shape(path: Path, key: str, facts: dict[str, Any]) -> None:
+    """``slots`` of a cache, and ``widths`` of forwards, ascending from 1."""
+    widths, slots = facts.get("widths"), facts.get("slots")
+    if not isinstance(widths, list) or any(type(width) is not int for width in widths) or widths[:1] != [1]:
+        raise damaged(path, f"{key}.widths is {shown(widths)}, expected whole numbers that begin with 1")
+    if widths != sorted(set(widths)):
+        raise damaged(path, f"{key}.widths is {shown(widths)}, expected ascending numbers")
+    if type(slots) is not int or slots <= widths[-1]:
+        raise damaged(path, f"{key}.slots is {shown(slots)}, expected a number above {widths[-1]}")
 
 
 def _check_listed(path: Path, key: str, file: object, files: dict[str, Any]) -> None:

@@ -13,8 +13,9 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from edgepipe.errors import BundleError
+from edgepipe.lazy import load
 from edgepipe.runtimes.llm.decoder import CachedDecoder
-from edgepipe.runtimes.llm.engines.onnx import OnnxDecoder
+from edgepipe.runtimes.llm.engines import ENGINES
 from edgepipe.runtimes.llm.kv_cache import KVCache
 from edgepipe.runtimes.llm.kv_policies.full import Full
 from edgepipe.runtimes.llm.output_vocabulary import TOKEN_IDS, OutputVocabulary
@@ -49,8 +50,13 @@ class Golden:
     cases: tuple[GoldenCase, ...]
 
 
-def write_reference(bundle: Path, name: str, components: dict[str, Any], quantized: bool) -> None:
-    """Run the plain graph of a component on fixed prompts and write what it answers into ``bundle/reference``.
+def reference_file(component: str, form: str) -> str:
+    """Name of the golden outputs of a component in one format, within the bundle."""
+    return f"reference/{component}.json" if form == "onnx" else f"reference/{component}.{form}.json"
+
+
+def write_reference(bundle: Path, name: str, components: dict[str, Any], form: str) -> None:
+    """Run a component in one format on fixed prompts and write what it answers into ``bundle/reference``.
 
     The file holds ``tolerance`` (of a logit) and ``cases``: ``prompt_ids``, the ``greedy_ids`` that follow, and
     ``logits_top``, the ``ids`` and ``values`` of the largest logits after the prompt. Ids are the tokenizer's, also
@@ -58,7 +64,9 @@ def write_reference(bundle: Path, name: str, components: dict[str, Any], quantiz
     """
     parts = [name, "target"] if components[name]["kind"] == "head" else [name]
     specs = {part: DecoderSpec.from_json(components[part]["spec"]) for part in parts}
-    engines = {part: OnnxDecoder(bundle / part / "onnx/model.onnx", spec) for part, spec in specs.items()}
+    files = {part: components[part]["formats"][form] for part in parts}
+    engines = {part: load(ENGINES[form])(bundle / files[part]["plain"], spec) for part, spec in specs.items()}
+    quantized = set(files[name]["precision"].values()) != {"fp32"}
     vocabulary = None
     if specs[name].output_vocab_size is not None:
         vocabulary = OutputVocabulary.read(bundle / name / TOKEN_IDS, specs[name])
@@ -66,7 +74,7 @@ def write_reference(bundle: Path, name: str, components: dict[str, Any], quantiz
     def case(prompt: list[int]) -> dict[str, Any]:
         length = len(prompt) + GREEDY_TOKENS
         decoders = [
-            CachedDecoder(engine, KVCache(engine.spec, length, length), Full(length), length)
+            CachedDecoder(engine, KVCache(engine.spec, length, 0, slots=engine.slots), Full(length), length)
             for engine in engines.values()
         ]
         return _case(teacher_forced(vocabulary, *decoders), prompt, min(TOP_LOGITS, specs[name].num_logits))
@@ -76,7 +84,7 @@ def write_reference(bundle: Path, name: str, components: dict[str, Any], quantiz
         "tolerance": QUANTIZED_TOLERANCE if quantized else FP32_TOLERANCE,
         "cases": [case(tokenizer.encode(prompt)) for prompt in PROMPTS],
     }
-    path = bundle / "reference" / f"{name}.json"
+    path = bundle / reference_file(name, form)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(golden) + "\n", encoding="utf-8")
 

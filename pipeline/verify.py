@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from edgepipe.errors import BundleError, ValidationFailed
-from edgepipe.pipeline.reference import Feed, GoldenCase, read_reference, teacher_forced
+from edgepipe.pipeline.reference import Feed, GoldenCase, read_reference, reference_file, teacher_forced
 from edgepipe.pipeline.session import CacheOptions, Session
 from edgepipe.pipeline.vision_session import decoders
 from edgepipe.runtimes.llm.spec import DecoderSpec
@@ -18,6 +18,7 @@ class Outcome:
 
     Attributes:
         components: components replayed.
+        engine: that replayed them.
         cases: prompts replayed.
         tokens: greedy tokens compared.
         near_ties: tokens that differ while both logits lie within the tolerance of each other.
@@ -25,6 +26,7 @@ class Outcome:
     """
 
     components: tuple[str, ...]
+    engine: str
     cases: int
     tokens: int
     near_ties: int
@@ -37,8 +39,8 @@ class Outcome:
     def summary(self) -> str:
         """One line for a person."""
         return (
-            f"verified {' and '.join(self.components)}: {self.tokens} greedy tokens of {self.cases} prompts as exported"
-            f" ({self.near_ties} near-ties), logits within {self.max_abs_logit:.2g}"
+            f"verified {' and '.join(self.components)} with {self.engine}: {self.tokens} greedy tokens of {self.cases} "
+            f"prompts as exported ({self.near_ties} near-ties), logits within {self.max_abs_logit:.2g}"
         )
 
 
@@ -53,7 +55,7 @@ def verify_reference(session: Session) -> Outcome:
     worst = 0.0
     components = decoders(session.bundle)
     for component in components:
-        name = f"reference/{component}.json"
+        name = reference_file(component, session.engine)
         if name not in session.bundle.manifest["files"]:
             raise BundleError(f"{session.bundle.folder} has no {name} to replay: export the bundle again")
         manifest = session.bundle.manifest["components"][component]
@@ -68,7 +70,7 @@ def verify_reference(session: Session) -> Outcome:
             ties, difference = _replay(teacher_forced(vocabulary, *cached), case, golden.tolerance, where)
             cases, tokens = cases + 1, tokens + len(case.greedy_ids)
             near_ties, worst = near_ties + ties, max(worst, difference)
-    return Outcome(components, cases, tokens, near_ties, worst)
+    return Outcome(components, session.engine, cases, tokens, near_ties, worst)
 
 
 def _replay(feed: Feed, case: GoldenCase, tolerance: float, where: str) -> tuple[int, float]:
@@ -79,7 +81,7 @@ def _replay(feed: Feed, case: GoldenCase, tolerance: float, where: str) -> tuple
     if not difference <= tolerance:  # neither is NaN
         raise ValidationFailed(
             f"{where}: a logit differs by {difference:.3g} from the golden one, expected at most {tolerance:g}: "
-            "this device's engine computes otherwise, update onnxruntime or report it"
+            "this device's engine computes otherwise, update it or report it"
         )
     near_ties = 0
     for step, expected in enumerate(case.greedy_ids):

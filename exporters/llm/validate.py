@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from edgepipe.errors import MissingExtra, ValidationFailed
-from edgepipe.exporters.llm.onnx import PLAIN, SCORED
 from edgepipe.exporters.llm.recipe import Thresholds
 from edgepipe.exporters.llm.validation_text import PROMPTS, TEXT
 from edgepipe.exporters.sources.weights import DecoderWeights
-from edgepipe.runtimes.llm.engines.onnx import OnnxDecoder
+from edgepipe.lazy import load
+from edgepipe.runtimes.llm.decoder import Decoder
+from edgepipe.runtimes.llm.engines import ENGINES
 from edgepipe.runtimes.llm.kv_cache import KVCache
 
 # Rows of logits at a time: a long text's do not fit in memory for a large vocabulary.
@@ -59,20 +61,33 @@ class _Recorded:
 def validate(
     weights: DecoderWeights,
     folder: Path,
+    models: Mapping[str, Mapping[str, str]],
     thresholds: Thresholds,
+    longest: int,
     progress: Callable[[float, str], None] | None = None,
 ) -> dict[str, Any]:
-    """Compare both graphs in ``folder`` (which holds tokenizer.json, too) with the source, and judge.
+    """Compare what was exported with the source, and judge.
 
-    The source is run first and let go, so that no more than one model is in memory. Returns
-    ``{"prompts", "tokens", "reference_perplexity", "thresholds", "plain": {...}, "scored": {...}}``, where the last two
-    are `Agreement`.
+    The source is run first and let go, so that no more than one model is in memory. Of ``models`` every forward is
+    used: prompts go through those of all widths in turn, and through that of a prefill.
+
+    Args:
+        weights: of the source.
+        folder: of the component; it holds tokenizer.json, too.
+        models: by format, and by variant ("plain", "scored"), the path of a file under ``folder``.
+        thresholds: that each must keep to.
+        longest: tokens of the longest text that all can hold.
+        progress: called with the fraction done and what is at hand.
+
+    Returns:
+        ``{"prompts", "tokens", "reference_perplexity", "thresholds", "formats": {format: {variant: {...}}}}``, the
+        innermost being `Agreement`.
 
     Raises:
-        ValidationFailed: a graph misses a threshold; the message has all numbers found and expected.
+        ValidationFailed: a model misses a threshold; the message has all numbers found and expected.
     """
     progress = progress or (lambda fraction, part: None)
-    prompts, text = _tokenize(folder, weights.spec.context_length)
+    prompts, text = _tokenize(folder, longest)
     progress(0.0, "reference")
     recorded = _record(weights, prompts, text)
     gc.collect()  # the source's model, all of it, before the next one is loaded
@@ -81,15 +96,18 @@ def validate(
         "tokens": sum(map(len, prompts)) + len(text),
         "reference_perplexity": _perplexity(recorded.text_likelihoods),
         "thresholds": asdict(thresholds),
+        "formats": {form: {} for form in models},
     }
     misses: list[str] = []
-    for done, (name, path) in enumerate((("plain", PLAIN), ("scored", SCORED))):
-        progress((2 + done) / 4, f"{name} graph")
-        engine = OnnxDecoder(folder / path, weights.spec, scored=name == "scored")
-        agreement = _compare(engine, recorded)
+    graphs = [(form, variant, path) for form, paths in models.items() for variant, path in paths.items()]
+    for done, (form, variant, path) in enumerate(graphs):
+        progress(0.5 + 0.5 * done / len(graphs), f"{form} {variant}")
+        engine = load(ENGINES[form])(folder / path, weights.spec, scored=variant == "scored")
+        agreement = _compare(engine, recorded, scored=variant == "scored")
         del engine  # before the next one is loaded
-        results[name] = asdict(agreement)
-        misses += [f"{path}: {miss}" for miss in judge(agreement, thresholds)]
+        results["formats"][form][variant] = asdict(agreement)
+        where = path if len(set(models[form].values())) > 1 else f"{path} ({variant})"
+        misses += [f"{where}: {miss}" for miss in judge(agreement, thresholds)]
     progress(1.0, "validated")
     if misses:
         raise ValidationFailed(
@@ -114,14 +132,14 @@ def judge(agreement: Agreement, thresholds: Thresholds) -> list[str]:
     ]
 
 
-def _tokenize(folder: Path, context_length: int) -> tuple[list[list[int]], list[int]]:
+def _tokenize(folder: Path, longest: int) -> tuple[list[list[int]], list[int]]:
     try:
         from tokenizers import Tokenizer
     except ImportError as missing:
         raise MissingExtra("tokenizers", "export") from missing
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    prompts = [tokenizer.encode(prompt).ids[:context_length] for prompt in PROMPTS]
-    return prompts, tokenizer.encode(TEXT).ids[:context_length]
+    prompts = [tokenizer.encode(prompt).ids[:longest] for prompt in PROMPTS]
+    return prompts, tokenizer.encode(TEXT).ids[:longest]
 
 
 def _record(weights: DecoderWeights, prompts: list[list[int]], text: list[int]) -> _Recorded:
@@ -159,14 +177,17 @@ def _columns(text: list[int], weights: DecoderWeights) -> np.ndarray:
     return columns[text]
 
 
-def _compare(engine: OnnxDecoder, recorded: _Recorded) -> Agreement:
+def _compare(engine: Decoder, recorded: _Recorded, scored: bool) -> Agreement:
     worst, agreeing, divergences = [], [], []
+    widths = engine.widths or (CHUNK,)
     for given, expected in zip(recorded.prompts, recorded.prompt_logits, strict=True):
-        found = np.concatenate([logits.copy() for logits in _forward(engine, given)])
-        worst.append(np.abs(found - expected).max())
+        found = np.concatenate([logits.copy() for logits in _forward(engine, given, widths, scored)])
+        cache = KVCache(engine.spec, 0, len(given.ids), scored=scored, slots=engine.slots)
+        prefill = engine.forward(cache, given.ids, last_only=True, features=given.features)
+        worst += [np.abs(found - expected).max(), np.abs(prefill - expected[-1:]).max()]
         agreeing.append(found.argmax(-1) == expected.argmax(-1))
         divergences.append(_kl(_log_softmax(expected), _log_softmax(found)))
-    likelihoods, top1 = _read_text(recorded.text_columns, _forward(engine, recorded.text))
+    likelihoods, top1 = _read_text(recorded.text_columns, _forward(engine, recorded.text, widths[-1:], scored))
     agreeing.append(top1 == recorded.text_top1)
     perplexity = _perplexity(likelihoods)
     return Agreement(
@@ -178,14 +199,16 @@ def _compare(engine: OnnxDecoder, recorded: _Recorded) -> Agreement:
     )
 
 
-def _forward(engine: OnnxDecoder, given: _Input) -> Iterator[np.ndarray]:
-    """Logits of a sequence, ``[<= CHUNK, V]`` at a time, each overwritten by the next."""
-    cache = KVCache(engine.spec, len(given.ids), CHUNK, scored=engine.scored)
-    for start in range(0, len(given.ids), CHUNK):
-        chunk = given.ids[start : start + CHUNK]
-        features = None if given.features is None else given.features[start : start + CHUNK]
-        yield engine.forward(cache, chunk, features=features)
+def _forward(engine: Decoder, given: _Input, widths: Sequence[int], scored: bool) -> Iterator[np.ndarray]:
+    """Logits of a sequence, each overwritten by the next, by forwards of the widths in turn."""
+    cache = KVCache(engine.spec, len(given.ids), max(widths), scored=scored, slots=engine.slots)
+    turns, start = cycle(widths), 0
+    while start < len(given.ids):
+        end = start + next(turns)
+        chunk = given.ids[start:end]
+        yield engine.forward(cache, chunk, features=None if given.features is None else given.features[start:end])
         cache.commit(len(chunk))
+        start = end
 
 
 def _read_text(columns: np.ndarray, chunks: Iterator[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -370,7 +370,7 @@ def test_whatever_the_engine_raises_is_one_line(
 def test_verify_replays_both_components(edgepipe: Any, tiny_bundle: Path) -> None:
     code, out, err = edgepipe(tiny_bundle, "--verify")
     assert (code, err) == (0, "")
-    assert out.startswith("verified target and draft: ")
+    assert out.startswith("verified target and draft with onnx: ")
     assert json.loads(edgepipe(tiny_bundle, "--verify", "--json")[1])["components"] == ["target", "draft"]
 
 

@@ -81,7 +81,10 @@ def test_a_bundle_describes_itself(exported: Path, tiny_model: TinyModel) -> Non
     assert manifest["recipe"]["target"]["source"] == str(tiny_model("llama"))
     for name in ("target", "draft"):
         component = manifest["components"][name]
-        for path in (*component["formats"]["onnx"].values(), component["tokenizer"], f"reference/{name}.json"):
+        files = component["formats"]["onnx"]
+        assert files["bytes"] == (exported / name / "onnx/model.onnx.data").stat().st_size
+        assert files["export_seconds"] > 0
+        for path in (files["plain"], files["scored"], component["tokenizer"], f"reference/{name}.json"):
             assert (exported / path).is_file()
         for path in ("config.json", "tokenizer_config.json", "genai_config.json", "onnx/model.onnx.data"):
             assert f"{name}/{path}" in manifest["files"]

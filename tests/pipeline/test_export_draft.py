@@ -86,7 +86,7 @@ def test_the_bundle_says_which_tokens_it_guesses(exported: Path, tiny_draft: Tin
     assert json.loads((exported / "draft/config.json").read_text())["output_vocab_size"] == len(ids) == 120
     assert json.loads((exported / "draft/genai_config.json").read_text())["model"]["vocab_size"] == 120
     assert (exported / "draft/tokenizer.json").read_bytes() == (exported / "target/tokenizer.json").read_bytes()
-    assert manifest["validation"]["draft"]["plain"]["top1_agreement"] > 0.99
+    assert manifest["validation"]["draft"]["formats"]["onnx"]["plain"]["top1_agreement"] > 0.99
     assert "guesses 120 of" in (exported / "README.md").read_text()
 
 

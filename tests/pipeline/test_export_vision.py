@@ -240,7 +240,10 @@ def test_beside_decoders(edgepipe: Any, tiny_model: Any, tiny_vision: Path, tmp_
     assert outcome["vision"]["max_difference"] == 0
     code, out, _ = edgepipe("run", bundle, "--verify", "--engine", "litert")
     assert code == 0
-    assert [line.split(":")[0] for line in out.splitlines()] == ["verified target", "verified vision with litert"]
+    assert [line.split(":")[0] for line in out.splitlines()] == [
+        "verified target with onnx",
+        "verified vision with litert",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,8 @@ def by_position(cache: Any) -> tuple[np.ndarray, np.ndarray]:
 def test_quantised_blocks_of_the_source_stay_close_to_it(smollm2_bundle: Path) -> None:
     """The blocks are the source's own: only the activations of the products are rounded, to 8 bits."""
     limits = Thresholds(min_top1_agreement=0.9, max_mean_kl=0.01, max_perplexity_ratio=1.01)
-    validate(open_source("smollm2-135m"), smollm2_bundle / "target", limits, lambda fraction, step: None)
+    files = {"onnx": {"plain": "onnx/model.onnx", "scored": "onnx/model.scored.onnx"}}
+    validate(open_source("smollm2-135m"), smollm2_bundle / "target", files, limits, longest=8192)
 
 
 @pytest.mark.parametrize("question", ANSWERS)
@@ -165,7 +166,7 @@ def test_the_verb_verifies_and_answers(smollm2_bundle: Path, smollm2_fp32_bundle
     for bundle, components in ((smollm2_bundle, "target and draft"), (smollm2_fp32_bundle, "target")):
         done = edgepipe("run", str(bundle), "--verify")
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.startswith(f"verified {components}: ")
+        assert done.stdout.startswith(f"verified {components} with onnx: ")
     done = edgepipe("run", str(smollm2_bundle), "List the days of the week.", "-n", "64")
     assert done.returncode == 0, done.stderr
     assert "Wednesday" in done.stdout

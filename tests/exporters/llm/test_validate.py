@@ -17,6 +17,7 @@ from edgepipe.exporters.llm.validate import Agreement, judge, validate
 from edgepipe.exporters.llm.validation_text import PROMPTS, TEXT
 
 FP32 = DEFAULT_THRESHOLDS["fp32"]
+ONNX = {"onnx": {"plain": "onnx/model.onnx", "scored": "onnx/model.scored.onnx"}}
 PERFECT = Agreement(0.0, 1.0, 0.0, 10.0, 1.0)
 
 
@@ -36,11 +37,11 @@ def with_tokenizer(export_tiny: Any, tmp_path: Path) -> Any:
 
 def test_an_fp32_export_agrees(architecture: str, with_tokenizer: Any) -> None:
     export, folder = with_tokenizer(architecture, precision="fp32")
-    results = validate(export.weights, folder, FP32)
+    results = validate(export.weights, folder, ONNX, FP32, export.weights.spec.context_length)
     for graph in ("plain", "scored"):
-        assert results[graph]["max_abs_logit"] < 2e-3
-        assert results[graph]["top1_agreement"] > 0.995
-        assert results[graph]["perplexity_ratio"] == pytest.approx(1, abs=1e-4)
+        assert results["formats"]["onnx"][graph]["max_abs_logit"] < 2e-3
+        assert results["formats"]["onnx"][graph]["top1_agreement"] > 0.995
+        assert results["formats"]["onnx"][graph]["perplexity_ratio"] == pytest.approx(1, abs=1e-4)
     assert results["prompts"] == len(PROMPTS)
     assert results["thresholds"]["max_abs_logit"] == 2e-3
 
@@ -51,13 +52,13 @@ def test_the_reference_perplexity_is_that_of_transformers(with_tokenizer: Any) -
     from tokenizers import Tokenizer
 
     export, folder = with_tokenizer(precision="fp32")
-    results = validate(export.weights, folder, FP32)
+    results = validate(export.weights, folder, ONNX, FP32, export.weights.spec.context_length)
     context = export.weights.spec.context_length
     ids = torch.tensor([Tokenizer.from_file(str(folder / "tokenizer.json")).encode(TEXT).ids[:context]])
     with torch.inference_mode():
         loss = export.model(ids, labels=ids).loss
     assert results["reference_perplexity"] == pytest.approx(float(loss.exp()), rel=1e-4)
-    assert results["plain"]["perplexity"] == pytest.approx(float(loss.exp()), rel=1e-3)
+    assert results["formats"]["onnx"]["plain"]["perplexity"] == pytest.approx(float(loss.exp()), rel=1e-3)
 
 
 def test_divergence_and_agreement_of_a_quantised_export(with_tokenizer: Any) -> None:
@@ -66,7 +67,9 @@ def test_divergence_and_agreement_of_a_quantised_export(with_tokenizer: Any) -> 
     from tokenizers import Tokenizer
 
     export, folder = with_tokenizer(precision="int4", head_precision="int4")
-    plain = validate(export.weights, folder, Thresholds())["plain"]
+    plain = validate(export.weights, folder, ONNX, Thresholds(), export.weights.spec.context_length)["formats"]["onnx"][
+        "plain"
+    ]
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     session = export.session(capacity=600)
     divergences, largest = [], 0.0
@@ -89,7 +92,7 @@ def test_a_damaged_graph_is_rejected_with_the_numbers(with_tokenizer: Any) -> No
     next(entry for entry in attention.attribute if entry.name == "scale").f *= 1.1
     onnx.save(model, path)
     with pytest.raises(ValidationFailed) as failure:
-        validate(export.weights, folder, FP32)
+        validate(export.weights, folder, ONNX, FP32, export.weights.spec.context_length)
     message = str(failure.value)
     assert "onnx/model.scored.onnx: max |dlogit|" in message
     assert "expected at most 0.002" in message
@@ -123,6 +126,13 @@ def test_no_thresholds_accept_anything() -> None:
 def test_progress_ends_at_one(with_tokenizer: Any) -> None:
     export, folder = with_tokenizer(precision="fp32")
     seen: list[float] = []
-    validate(export.weights, folder, FP32, lambda fraction, part: seen.append(fraction))
+    validate(
+        export.weights,
+        folder,
+        ONNX,
+        FP32,
+        export.weights.spec.context_length,
+        lambda fraction, part: seen.append(fraction),
+    )
     assert seen == sorted(seen)
     assert seen[-1] == 1
