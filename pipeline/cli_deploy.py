@@ -17,7 +17,9 @@ import click
     help="ssh:user@host[:port], termux:user@host, adb:serial, or local for this computer.",
 )
 @click.option(
-    "--engine", type=click.Choice(["onnx", "litert", "executorch"]), help="Of those the bundle has files for."
+    "--engine",
+    type=click.Choice(["all", "onnx", "litert", "tflite", "executorch"]),
+    help="Of those the bundle has files for; all of them, for measure --engine all and run --engine auto.",
 )
 @click.option(
     "--wheels",

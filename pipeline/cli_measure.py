@@ -13,7 +13,15 @@ from edgepipe.devices.device import is_board
 from edgepipe.errors import MeasurementUntrustworthy
 from edgepipe.pipeline.cli_deployed import measure_there
 from edgepipe.pipeline.cli_measure_board import measure_on_board, print_board
-from edgepipe.pipeline.decode_flags import decode_flags, decode_options, image_threads
+from edgepipe.pipeline.decode_flags import (
+    ALL,
+    AUTO,
+    decode_flags,
+    decode_options,
+    engine_flag,
+    image_engine,
+    image_threads,
+)
 
 if TYPE_CHECKING:
     from edgepipe.pipeline.report_schema import Decoding, Report, Vision
@@ -81,6 +89,7 @@ class Lengths(click.ParamType):
     "on a board: mcu:PORT, or qemu:BOARD for an emulated one.",
 )
 @click.option("--baud", type=click.IntRange(min=1), help="Of the board's serial port.  [115200]")
+@engine_flag(AUTO, ALL)
 @decode_flags
 @click.option("--exact", is_flag=True, help="Images in litert: TFLite's reference kernels, to the byte.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object instead of a table.")
@@ -116,7 +125,7 @@ def command(
     from edgepipe.pipeline.report_markdown import failed_gates
     from edgepipe.pipeline.vision_session import COMPONENT, VisionOptions
 
-    if exact and flags["engine"] not in (None, "litert"):
+    if exact and flags["engine"] not in (None, "litert", "tflite"):
         raise click.UsageError(f"--exact is an option of litert, and --engine is {flags['engine']}: leave one out")
     if baud and not (device or "").startswith("mcu:"):
         raise click.UsageError("--baud belongs to a --device mcu:PORT")
@@ -137,7 +146,7 @@ def command(
         has_images = COMPONENT in opened.manifest["components"]
         threads = image_threads(flags["threads"]) if has_images else None
         options = decode_options(flags, opened)
-        vision = VisionOptions(flags["engine"], threads, exact=exact)
+        vision = VisionOptions(image_engine(flags["engine"], opened) if has_images else None, threads, exact=exact)
         require_writable(output)
         try:
             report = measure(bundle, options, plan, vision=vision, progress=_show)

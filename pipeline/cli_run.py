@@ -17,7 +17,16 @@ from edgepipe.errors import ContextError, EdgepipeError
 from edgepipe.pipeline.cli import INTERRUPTED
 from edgepipe.pipeline.cli_deployed import run_there
 from edgepipe.pipeline.cli_run_board import check_device_flags, device_flags, image_on_board, print_guesses
-from edgepipe.pipeline.decode_flags import TEXT_FLAGS, decode_flags, decode_options, image_threads, tell
+from edgepipe.pipeline.decode_flags import (
+    AUTO,
+    TEXT_FLAGS,
+    decode_flags,
+    decode_options,
+    engine_flag,
+    image_engine,
+    image_threads,
+    tell,
+)
 
 # Classes that are printed of an image, without --top-k.
 TOP_CLASSES = 5
@@ -47,6 +56,7 @@ if TYPE_CHECKING:
 @click.option("--max-new-tokens", "-n", type=click.IntRange(min=1), default=256, show_default=True)
 @click.option("--stop", multiple=True, help="Text that ends the answer; may be given several times.")
 @click.option("--stop-token", "stop_tokens", multiple=True, help="Token, as text or id, that ends the answer.")
+@engine_flag(AUTO)
 @decode_flags
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of streaming text.")
 def command(
@@ -82,7 +92,7 @@ def command(
         raise click.UsageError("--image takes no prompt: leave out PROMPT, --file, --chat and --verify")
     if image is not None and (given := _given(OF_TEXT)):
         raise click.UsageError(f"{given[0]} is an option of a language model, and --image is given: leave one out")
-    if exact and flags["engine"] not in (None, "litert"):
+    if exact and flags["engine"] not in (None, "litert", "tflite"):
         raise click.UsageError(f"--exact is an option of litert, and --engine is {flags['engine']}: leave one out")
     if image is None and (whole or exact):
         raise click.UsageError("--whole and --exact belong to an --image FILE")
@@ -214,7 +224,7 @@ def _image(bundle: Bundle, image: Path, flags: dict[str, Any], whole: bool, exac
     from edgepipe.pipeline.run_image import answer
     from edgepipe.pipeline.vision_session import VisionOptions, VisionSession
 
-    options = VisionOptions(flags["engine"], image_threads(flags["threads"]), whole, exact)
+    options = VisionOptions(image_engine(flags["engine"], bundle), image_threads(flags["threads"]), whole, exact)
     found = answer(VisionSession(bundle, options), image, flags["top_k"] or TOP_CLASSES)
     if as_json:
         click.echo(json.dumps(found.to_json(), ensure_ascii=False))
@@ -240,7 +250,8 @@ def _verify(bundle: Bundle, flags: dict[str, Any], as_json: bool) -> int:
         outcome |= text.to_json()
     if COMPONENT in bundle.manifest["components"]:
         threads = image_threads(flags["threads"])
-        seen = verify_vision(VisionSession(bundle, VisionOptions(flags["engine"], threads, exact=True)))
+        engine = image_engine(flags["engine"], bundle)
+        seen = verify_vision(VisionSession(bundle, VisionOptions(engine, threads, exact=True)))
         lines.append(seen.summary())
         outcome["vision"] = seen.to_json()
     click.echo(json.dumps(outcome) if as_json else "\n".join(lines))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgepipe.runtimes.llm.drafters import DRAFTERS
-from edgepipe.runtimes.llm.engines import ENGINES
+from edgepipe.runtimes.llm.engines import ALIASES, ENGINES
 from edgepipe.runtimes.llm.kv_policies import POLICIES
 from edgepipe.runtimes.vision.engines import ENGINES as VISION_ENGINES
 
@@ -39,12 +40,22 @@ class NumberOrAuto(click.ParamType):
         return number
 
 
-_FLAGS = (
-    click.option(
+# The one of most tokens per second, as measured; measured in turns.
+AUTO, ALL = "auto", "all"
+
+
+def engine_flag(*more: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``--engine``; ``more`` than one engine's name that is a value."""
+    about = {AUTO: "auto: for text, that of most tokens per second, measured once", ALL: "all: for text, in turns"}
+    return click.option(
         "--engine",
-        type=click.Choice(sorted({*ENGINES, *VISION_ENGINES})),
-        help="Of decoders onnx; of images the first of litert, onnx, executorch that is there.",
-    ),
+        type=click.Choice([*more, *sorted({*ENGINES, *ALIASES, *VISION_ENGINES})]),
+        help="The first that is there: for text of onnx, tflite, executorch; for images of tflite (or litert), onnx, "
+        f"executorch. {'; '.join(about[name] for name in more)}.",
+    )
+
+
+_FLAGS = (
     click.option(
         "--threads",
         type=NumberOrAuto("threads"),
@@ -124,18 +135,11 @@ def decode_options(flags: dict[str, Any], bundle: Bundle) -> DecodeOptions:
     drafter = flags["drafter"]
     if drafter == "auto":
         drafter = "lookup,model" if "draft" in bundle.manifest["components"] else "lookup"
-    engine = flags["engine"]
-    if engine is None or (engine not in ENGINES and "vision" in bundle.manifest["components"]):
-        engine = "onnx"  # what was asked for is an engine of the vision model
-    threads = flags["threads"]
-    if threads == "auto":
-        from edgepipe.pipeline.core_choice import choose_cores
-
-        threads = choose_cores(bundle, engine, tell).threads
+    engine, threads = flags["engine"], flags["threads"]
     sampling = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
-    return DecodeOptions(
-        engine=engine,
-        threads=threads,
+    options = DecodeOptions(
+        engine=None if engine in (None, AUTO, ALL) or _is_of_images(engine, bundle) else engine,
+        threads=None if threads == "auto" else threads,
         chunk=flags["chunk"],
         drafter=drafter,
         gamma=flags["gamma"],
@@ -145,6 +149,43 @@ def decode_options(flags: dict[str, Any], bundle: Bundle) -> DecodeOptions:
         draft_cache=CacheOptions(flags["draft_policy"], flags["draft_budget"]) if flags["draft_policy"] else None,
         sampling=SamplingParams(**{name: flags[name] for name in sampling}),
     )
+    if engine == AUTO and _has_text(bundle):
+        from edgepipe.pipeline.engine_choice import choose_engine
+
+        options = replace(options, engine=choose_engine(bundle, options, tell))
+    if threads == "auto":
+        from edgepipe.pipeline.core_choice import choose_cores
+        from edgepipe.pipeline.decoder_engines import first_installed
+
+        chosen = options.engine or first_installed(bundle.manifest["components"]["target"])
+        options = replace(options, threads=choose_cores(bundle, chosen, tell).threads)
+    return options
+
+
+def image_engine(engine: str | None, bundle: Bundle) -> str | None:
+    """The value of ``--engine`` where an image is run; None for the first that is there.
+
+    Beside a language model, an engine that the vision model has no files for is meant for that one.
+    """
+    from edgepipe.pipeline.vision_session import ENGINE_OF, vision_component
+
+    if engine in (None, AUTO, ALL):
+        return None
+    name = ENGINE_OF.get(engine, engine)
+    of_text = _has_text(bundle) and name not in (ENGINE_OF.get(form) for form in vision_component(bundle)["formats"])
+    return None if of_text else name
+
+
+def _has_text(bundle: Bundle) -> bool:
+    return "target" in bundle.manifest["components"]
+
+
+def _is_of_images(engine: str, bundle: Bundle) -> bool:
+    """Whether a language model has no files for it and a vision model stands beside."""
+    components = bundle.manifest["components"] if bundle else {}
+    if not {"target", "vision"} <= components.keys():
+        return False
+    return ALIASES.get(engine, engine) not in components["target"]["formats"]
 
 
 def tell(step: str) -> None:

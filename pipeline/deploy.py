@@ -66,7 +66,7 @@ def deploy(
     Args:
         bundle: folder written by `edgepipe.export`.
         device: ``local``, ``ssh:user@host``, ``termux:user@host``, ``adb:serial``; or one that is not connected yet.
-        engine: that runs it there; by default onnx where the bundle has files for it.
+        engine: that runs it there, or ``all`` that can; by default onnx where the bundle has files for it.
         wheels: a folder of wheels for the device, where it reaches no package index.
         progress: called with the fraction done, and what is at hand.
 
@@ -96,7 +96,7 @@ def deploy(
         installed = target.install(facts, requirements, Path(wheels) if wheels else None, tell)
         copied = target.copy(opened, name, tell)
         tell(COPIED, "replaying the golden outputs there")
-        verified = target.verify(name, engine)
+        verified = target.verify(name, None if engine == "all" else engine)
     there = bundle_folder(target.root, name)
     return Deployment(
         device.name, there, engines, installed, copied["copied_bytes"], copied["files"], verified, warnings

@@ -23,10 +23,13 @@ ENGINE_BYTES = {"onnxruntime": 80_000_000, "ai-edge-litert": 30_000_000, "execut
 def engines_for(bundle: Bundle, asked: str | None = None) -> list[str]:
     """The fewest engines that run every component: the one asked for where it can, else onnx if exported for it.
 
+    ``asked`` may be a format, too, or ``all``, for all engines that any component has files for.
+
     Raises:
         BundleError: a component has no files for any engine.
         RecipeError: no component has files for the engine asked for.
     """
+    asked = ENGINE_OF.get(asked, asked) if asked else None
     engines = set()
     for name, component in bundle.manifest["components"].items():
         exported = {ENGINE_OF[form] for form in component["formats"] if form in ENGINE_OF}
@@ -35,8 +38,11 @@ def engines_for(bundle: Bundle, asked: str | None = None) -> list[str]:
                 f"{bundle.folder}: {name} has no files for an engine of {', '.join(_PREFERRED)}: export it with "
                 "--formats, or flash its firmware with edgepipe flash"
             )
-        engines.add(asked if asked in exported else next(engine for engine in _PREFERRED if engine in exported))
-    if asked and asked not in engines:
+        if asked == "all":
+            engines |= exported
+        else:
+            engines.add(asked if asked in exported else next(engine for engine in _PREFERRED if engine in exported))
+    if asked and asked not in {*engines, "all"}:
         raise RecipeError(f"engine is {asked}: {bundle.folder} has no files for it, only for {', '.join(engines)}")
     return sorted(engines)
 

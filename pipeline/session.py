@@ -34,6 +34,9 @@ from edgepipe.runtimes.llm.tokenizer import load_tokenizer, require_same_tokeniz
 # Guesses a round while acceptance is measured.
 MEASURED_GAMMA = 3
 
+# Tokens of a text from one eviction to the next: as many as a round of most guesses adds.
+EVICT_EVERY = MOST_GUESSES + 1
+
 # Costs are measured for texts up to these lengths; attention's share of a forward grows with the text.
 _LENGTHS = (512, 2048, 8192, 32768)
 
@@ -90,7 +93,7 @@ class Session:
         most = self.most_guesses(total_tokens)
         gamma: int | Gamma = most
         if drafters and options.gamma == "auto":
-            costs = self._costs_for(total_tokens)
+            costs = self.costs(total_tokens)
             gamma = AutoGamma(costs, most)
             for drafter in drafters:
                 drafter.reach = costs.reach(drafter.name)
@@ -155,7 +158,7 @@ class Session:
         drafter.drawn = self.options.sampling.seed is None
         return drafter
 
-    def _costs_for(self, total_tokens: int) -> Costs:
+    def costs(self, total_tokens: int) -> Costs:
         """The costs of rounds in a text of about this length, which all such texts of the session correct.
 
         They are not corrected where the rounds decide what the text is, as what is evicted depends on them. Greedy
@@ -171,7 +174,7 @@ class Session:
             }
             measured = measured_costs(facts, partial(self._measure_costs, length))
             widths = self._files.get("widths")
-            self._costs[length] = Costs(measured, corrected=options.cache.budget is None, widths=widths)
+            self._costs[length] = Costs(measured, widths=widths)
         return self._costs[length]
 
     def _measure_costs(self, length: int) -> MeasuredCosts:
@@ -199,8 +202,10 @@ class Session:
         decoder = self._engine(component, policy.needs_scores)
         chunk = min(self.options.chunk, total_tokens)
         widest = self.most_guesses(total_tokens) + 1
+        # A quarter of the budget at most is held beside it until the next eviction.
+        evict_every = None if cache.budget is None else min(EVICT_EVERY, max(1, policy.budget // 4))
         if decoder.slots is None or cache.budget is not None:  # else a text's chunks are within its room
-            widest = max(chunk, widest)
+            widest = max(chunk, widest, evict_every or 0)
         try:
             rows = KVCache(spec, policy.budget, widest, scored=policy.needs_scores, slots=decoder.slots)
         except (MemoryError, OverflowError, ValueError) as error:  # numpy has all three for arrays too large
@@ -209,7 +214,7 @@ class Session:
                 f"a KV cache of {policy.budget + widest} tokens takes {size:.1f} GiB, more than there is: "
                 "give a smaller --budget, --chunk or --max-new-tokens"
             ) from error
-        return CachedDecoder(decoder, rows, policy, chunk)
+        return CachedDecoder(decoder, rows, policy, chunk, evict_every if component == "target" else None)
 
     def output_vocabulary(self, component: str) -> OutputVocabulary | None:
         """The tokens of a component's logits; None where each token has one.

@@ -35,8 +35,8 @@ class VisionOptions:
     """How images are run.
 
     Attributes:
-        engine: a name from `ENGINES`; None takes the first of litert, onnx, executorch that the bundle has files for
-            and that is installed.
+        engine: a name from `ENGINES`, or tflite for litert; None takes the first of litert, onnx, executorch that the
+            bundle has files for and that is installed.
         threads: of the engine; None takes the machine's cores.
         whole: run the model at once instead of patch by patch.
         exact: in LiteRT, the reference kernels instead of the fast ones; see `LiteRTEngine`.
@@ -51,6 +51,8 @@ class VisionOptions:
     exact: bool = False
 
     def __post_init__(self) -> None:
+        if self.engine == "tflite":
+            object.__setattr__(self, "engine", ENGINE_OF[self.engine])
         if self.engine not in (None, *ENGINES):
             raise RecipeError(f"engine is {self.engine!r}: expected one of {', '.join(ENGINES)}")
         cores = os.cpu_count() or 1

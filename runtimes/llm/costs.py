@@ -59,15 +59,15 @@ class Costs:
     compared with the forward of its own round. What slows all down, as heat or another program, cancels out.
 
     Attributes:
-        corrected: whether anything is learnt; if not, the same text gets the same rounds again.
         acceptance: as measured.
+        plain_ns: nanoseconds of a forward of one token, as measured.
     """
 
-    def __init__(self, measured: MeasuredCosts, *, corrected: bool = True, widths: Sequence[int] | None = None) -> None:
+    def __init__(self, measured: MeasuredCosts, *, widths: Sequence[int] | None = None) -> None:
         """``widths`` are the decoder's, where it has some only (`edgepipe.runtimes.llm.decoder.Decoder.widths`)."""
-        self.corrected = corrected
         self.widths = widths
         self.acceptance = measured.acceptance
+        self.plain_ns = measured.forward_ns[1]
         self._rise = _interpolated(measured.forward_ns)
         self._drafters = dict(measured.drafters)
         more = range(1, len(self._rise) - 1)
@@ -103,7 +103,7 @@ class Costs:
 
     def observe(self, width: int, taken_ns: float) -> None:
         """A round has taken so long, drafting apart."""
-        if not self.corrected or taken_ns <= 0:
+        if taken_ns <= 0:
             return
         last, self._last = self._last, (self.padded(width), taken_ns)
         if last[0] and (last[0] == 1) != (width == 1):
@@ -121,7 +121,7 @@ class Costs:
 
     def observe_draft(self, source: Source, guesses: int, draft_ns: float, other_ns: float) -> None:
         """A drafter has taken ``draft_ns`` for its guesses, and the rest of the round ``other_ns``."""
-        if not self.corrected or not guesses or other_ns <= 0:
+        if not guesses or other_ns <= 0:
             return
         cost, taken = self.drafter(source.name), draft_ns / other_ns * self.forward(guesses + 1)
         if not cost.first:  # nothing is known

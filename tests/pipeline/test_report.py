@@ -14,7 +14,7 @@ import pytest
 
 from edgepipe.errors import EdgepipeError
 from edgepipe.pipeline import report as reports
-from edgepipe.pipeline.decode_flags import decode_flags, decode_options
+from edgepipe.pipeline.decode_flags import ALL, AUTO, decode_flags, decode_options, engine_flag
 from edgepipe.pipeline.gates import Conditions, Gate
 from edgepipe.pipeline.measure_command import measure_command
 from edgepipe.pipeline.report import read_report, require_writable, write_report
@@ -236,6 +236,7 @@ def test_every_table_is_rectangular(report: Report) -> None:
 
 
 ODD = DecodeOptions(
+    engine="tflite",
     threads=1,
     chunk=64,
     drafter="model",
@@ -247,7 +248,7 @@ ODD = DecodeOptions(
 
 
 @pytest.mark.parametrize(
-    "options", [DecodeOptions(), ODD, replace(ODD, threads=None, drafter="lookup,model", gamma="auto")]
+    "options", [DecodeOptions("onnx"), ODD, replace(ODD, threads=None, drafter="lookup,model", gamma="auto")]
 )
 def test_the_command_repeats_the_configuration(options: DecodeOptions) -> None:
     plan: dict[str, Any] = {"prompt_lengths": [3, 9], "new_tokens": 5, "repeats": 2, "warmup": 3, "max_width": 4}
@@ -259,6 +260,7 @@ def test_the_command_repeats_the_configuration(options: DecodeOptions) -> None:
     seen: dict[str, Any] = {}
 
     @click.command()
+    @engine_flag(AUTO, ALL)
     @decode_flags
     def parser(**flags: Any) -> None:
         seen.update(flags)

@@ -1,0 +1,89 @@
+"""Which engine decodes a bundle's text fastest here, for `--engine auto`: measured once, and kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from edgepipe.errors import EdgepipeError
+from edgepipe.pipeline.bundle import Bundle
+from edgepipe.pipeline.decode_options import DecodeOptions
+from edgepipe.pipeline.decoder_engines import exported_engines, first_installed
+from edgepipe.pipeline.device_cache import cache_path, keep
+from edgepipe.pipeline.session import Session
+from edgepipe.runtimes.llm.costs import Costs
+from edgepipe.runtimes.llm.engines import is_installed
+
+SCHEMA_VERSION = 1
+
+# Tokens of the text that costs are measured in.
+_LENGTH = 512
+
+
+def choose_engine(bundle: Bundle, options: DecodeOptions, tell: Callable[[str], None] = lambda step: None) -> str:
+    """The engine of most expected tokens per second, of those that are installed and that the bundle has files for.
+
+    From the cache, else measured here and now, each engine with its own costs (`edgepipe.pipeline.device_costs`).
+
+    Args:
+        bundle: with a decoder.
+        options: how text is decoded; the engine is left open.
+        tell: called with what is measured next.
+
+    Raises:
+        EdgepipeError: no engine runs it; what the first said.
+    """
+    target = bundle.manifest["components"]["target"]
+    candidates = [engine for engine in exported_engines(target) if is_installed(engine)]
+    if len(candidates) < 2:
+        return candidates[0] if candidates else first_installed(target)
+    decoding = {name: value for name, value in asdict(options).items() if name not in ("engine", "sampling")}
+    facts = {"bundle_id": bundle.manifest["bundle_id"], "engines": candidates, "decode": decoding}
+    path = cache_path("engine", SCHEMA_VERSION, facts)
+    chosen = _read(path)
+    if chosen not in candidates:
+        speeds: dict[str, float] = {}
+        failure: EdgepipeError | None = None
+        for engine in candidates:
+            tell(f"measuring {engine}")
+            try:
+                session = Session(bundle, replace(options, engine=engine), tell)
+                speeds[engine] = expected_tokens_per_s(session.costs(_LENGTH), gammas(session))
+            except EdgepipeError as error:  # it cannot be loaded, or has no forward of so many guesses
+                failure = failure or error
+        if not speeds:
+            assert failure is not None
+            raise failure
+        chosen = max(speeds, key=lambda engine: speeds[engine])
+        keep(path, {"engine": chosen, "tokens_per_s": speeds})
+    return chosen
+
+
+def gammas(session: Session) -> range:
+    """The guesses a round that may be made: one number if it is fixed, else from none to the most."""
+    gamma, most = session.options.gamma, session.most_guesses(_LENGTH)
+    return range(most + 1) if gamma == "auto" or not session.options.drafters else range(most, most + 1)
+
+
+def expected_tokens_per_s(costs: Costs, gammas: range) -> float:
+    """Tokens per second with the best drafter and gamma (Leviathan et al. 2022, theorem 3.8).
+
+    A round of gamma guesses brings 1 + a + ... + a^gamma tokens in t(gamma + 1) + draft(gamma). Drafters that are free
+    have no measured acceptance a, as it depends on the text; they count for nothing.
+    """
+    rounds = [1.0] if 0 in gammas or not costs.acceptance else []
+    for name, rate in costs.acceptance.items():
+        for gamma in filter(None, gammas):
+            tokens = sum(rate**position for position in range(gamma + 1))
+            rounds.append(tokens / (costs.forward(gamma + 1) + costs.drafter(name).draft(gamma)))
+    return max(rounds) * 1e9 / costs.plain_ns
+
+
+def _read(path: Path) -> str | None:
+    try:
+        found = json.loads(path.read_bytes())["engine"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, str) else None
