@@ -47,6 +47,19 @@ class Decoder(Protocol):
         ...
 
 
+def check_tokens(tokens: Sequence[int], spec: DecoderSpec) -> None:
+    """Refuse tokens that the model does not know; its table does not check, and would read whatever lies behind it.
+
+    Raises:
+        EngineError: there is one.
+    """
+    if not 0 <= min(tokens) <= max(tokens) < spec.vocab_size:
+        raise EngineError(
+            f"the text has a token beyond the model's {spec.vocab_size}: the bundle's tokenizer is not the model's, "
+            "export it again"
+        )
+
+
 class CachedDecoder:
     """One decoder, its cache, and the policy that keeps the cache within its budget.
 
@@ -54,14 +67,27 @@ class CachedDecoder:
     float32 ``[count, hidden_size]``. The decoder must have such an output.
     """
 
-    def __init__(self, decoder: Decoder, cache: KVCache, policy: Policy, chunk: int) -> None:
-        """``chunk`` is the number of prompt tokens that go through the model at once."""
+    def __init__(
+        self, decoder: Decoder, cache: KVCache, policy: Policy, chunk: int, evict_every: int | None = None
+    ) -> None:
+        """``chunk`` is the number of prompt tokens that go through the model at once.
+
+        After a prompt the cache is evicted whenever the text's length passes a multiple of ``evict_every``: a text
+        is then the same in whatever rounds it comes, if none goes beyond `until_eviction`. None evicts after every
+        commit.
+        """
         self.decoder = decoder
         self.cache = cache
         self.policy = policy
         self.chunk = chunk
+        self.evict_every = evict_every
         self.observer: Callable[[int, list[int], np.ndarray], None] | None = None
         self._pending: list[tuple[Sequence[int], np.ndarray]] = []
+
+    @property
+    def until_eviction(self) -> int | None:
+        """Tokens that are to be committed before the next eviction; None if each commit evicts."""
+        return self.evict_every and self.evict_every - self.cache.next_position % self.evict_every
 
     def prefill(self, tokens: Sequence[int]) -> np.ndarray:
         """Feed and commit ``tokens`` in chunks, evicting between chunks.
@@ -76,10 +102,12 @@ class CachedDecoder:
         """
         if not tokens:
             raise ContextError("the prompt has no tokens: give at least one")
+        self._evict()
         for start in range(0, len(tokens), self.chunk):
             chunk = tokens[start : start + self.chunk]
             logits = self.extend(chunk, last_only=True)
             self.commit(len(chunk))
+            self._evict()
         return logits[-1]
 
     def extend(
@@ -108,7 +136,7 @@ class CachedDecoder:
         return logits
 
     def commit(self, count: int) -> None:
-        """Commit ``count`` pending tokens, tell the observer, then evict down to the policy's budget."""
+        """Commit ``count`` pending tokens, tell the observer, then evict down to the policy's budget if it is time."""
         first = self.cache.next_position
         self.cache.commit(count)
         if self.observer is not None and self._pending and count > 0:
@@ -116,6 +144,10 @@ class CachedDecoder:
             features = np.concatenate([rows for _, rows in self._pending])
             self.observer(first, tokens[:count], features[:count])
         self._pending.clear()
+        if self.evict_every is None or first // self.evict_every < self.cache.next_position // self.evict_every:
+            self._evict()
+
+    def _evict(self) -> None:
         excess = self.cache.length - self.policy.budget
         if excess > 0:
             self.cache.evict(self.policy.victims(self.cache, excess))

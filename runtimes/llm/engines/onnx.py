@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from edgepipe.errors import EngineError
+from edgepipe.runtimes.llm.decoder import check_tokens
 from edgepipe.runtimes.llm.engines.mapped_pages import populate
 from edgepipe.runtimes.llm.kv_cache import KVCache
 from edgepipe.runtimes.llm.rope import cos_sin_tables
@@ -101,12 +102,7 @@ class OnnxDecoder:
             EngineError: onnxruntime fails, or a token is not in the model's vocabulary.
         """
         width = len(tokens)
-        # The quantised table does not check, and would read whatever lies behind it.
-        if not 0 <= min(tokens) <= max(tokens) < self.spec.vocab_size:
-            raise EngineError(
-                f"the text has a token beyond the model's {self.spec.vocab_size}: the bundle's tokenizer is not the "
-                "model's, export it again"
-            )
+        check_tokens(tokens, self.spec)
         rows = 1 if last_only else width
         if self._logits.shape[0] < rows:
             self._logits = np.empty((rows, self.spec.num_logits), np.float32)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgepipe.runtimes.llm.kv_cache import KVCache
+from edgepipe.runtimes.llm.kv_cache import ALIGNMENT, KVCache
 from edgepipe.runtimes.llm.spec import DecoderSpec, RopeSpec
 
 SPEC = DecoderSpec("llama", 2, 12, 8, 6, 3, 4, 10, 64, 1e-5, RopeSpec(1e4), True)
@@ -131,3 +131,15 @@ def test_follows_another_cache(data: st.DataObject, budget: int, seed: int) -> N
         assert (np.sort(positions, axis=2) == expected).all()
         np.testing.assert_array_equal(follower.rows[:, :, :, : follower.length], source.rows[:, :, :, positions[0, 0]])
         feed(follower, random, data.draw(st.integers(1, 3)))
+
+
+@pytest.mark.parametrize("budget", [3, 8, 61])
+def test_keys_and_values_of_a_layer_are_each_contiguous_and_aligned(budget: int) -> None:
+    cache = KVCache(SPEC, budget, 4)
+    assert cache.rows.shape == (SPEC.num_layers, 2, SPEC.num_kv_heads, budget + 4, SPEC.head_dim)
+    for planes in cache.rows:
+        for plane in planes:
+            assert plane.flags.c_contiguous
+            assert plane.ctypes.data % ALIGNMENT == 0
+            plane += 1
+    assert (cache.rows == 1).all()
