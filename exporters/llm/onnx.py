@@ -79,11 +79,7 @@ def _store(writer: ProjectionWriter, progress: Progress) -> StoredDecoder:
     weights, recipe, file = writer.weights, writer.recipe, writer.file
     spec = weights.spec
     steps = spec.num_layers + 2
-    head_precision = recipe.head_precision
-    if head_precision == "auto" and recipe.precision != "auto":
-        head_precision = "fp32" if recipe.precision == "fp32" else "int8"
-
-    embeddings = writer.write(["model.embed_tokens"], head_precision, default="int8", gathered=True)
+    embeddings = writer.write(["model.embed_tokens"], recipe.head, default="int8", gathered=True)
     fusion = _store_fusion(writer) if weights.kind == "head" else None
     progress(1 / steps, "embeddings")
     layers = []
@@ -93,7 +89,7 @@ def _store(writer: ProjectionWriter, progress: Progress) -> StoredDecoder:
     norm = file.append(weights.tensor("model.norm.weight"))
     head = embeddings
     if not spec.tied_embeddings:
-        head = writer.write(["lm_head"], head_precision, default="int8")
+        head = writer.write(["lm_head"], recipe.head, default="int8")
     cos_cache, sin_cache = map(file.append, cos_sin_tables(spec, spec.context_length))
     progress(1.0, "head")
     return StoredDecoder(embeddings, tuple(layers), norm, head, cos_cache, sin_cache, fusion)

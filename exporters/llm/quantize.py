@@ -78,12 +78,15 @@ def unpack(packed: np.ndarray, bits: int) -> np.ndarray:
     return codes
 
 
-def quantize(weight: np.ndarray, bits: int, block_size: int, symmetric: bool) -> QuantizedMatrix:
+def quantize(
+    weight: np.ndarray, bits: int, block_size: int, symmetric: bool, positive_scales: bool = False
+) -> QuantizedMatrix:
     """Quantise ``weight`` (float32 ``[N, K]``) to the codes that minimise the squared error of every block.
 
     Rounds to nearest on a grid of scales (and, unless ``symmetric``, zero points) per block, keeps the best, and
-    finishes with the least-squares scale of the rounded block. Rows are handled a slab at a time, so that the extra
-    memory is that of the result and a few MB.
+    finishes with the least-squares scale of the rounded block. With ``positive_scales``, which engines other than
+    onnxruntime want, a symmetric block cannot lay its extreme on whichever side has the code more. Rows are handled a
+    slab at a time, so that the extra memory is that of the result and a few MB.
 
     Raises:
         UnsupportedModel: the weights hold NaN or infinity.
@@ -102,7 +105,8 @@ def quantize(weight: np.ndarray, bits: int, block_size: int, symmetric: bool) ->
         padded = np.zeros((weight[slab].shape[0], blocks * block_size), np.float32)
         padded[:, :columns] = weight[slab]
         # [block_size, number of blocks]: reductions over a block run along the first axis and vectorise.
-        codes, scale, zero = _search(np.ascontiguousarray(padded.reshape(-1, block_size).T), bits, symmetric)
+        blocked = np.ascontiguousarray(padded.reshape(-1, block_size).T)
+        codes, scale, zero = _search(blocked, bits, symmetric, positive_scales)
         packed[slab] = pack(codes.T.reshape(-1, blocks, block_size), bits)
         scales[slab] = scale.reshape(-1, blocks)
         if zero_points is not None:
@@ -120,7 +124,9 @@ def _slabs(rows: int, row_elements: int) -> Iterator[slice]:
         yield slice(start, min(start + step, rows))
 
 
-def _search(weight: np.ndarray, bits: int, symmetric: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _search(
+    weight: np.ndarray, bits: int, symmetric: bool, positive_scales: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Best codes of blocks ``[block_size, B]``: codes of that shape (uint8), scales (float32), zeros (uint8)."""
     peak = np.abs(weight).max(axis=0)
     weight = weight / np.where(peak > 0, peak, 1)  # in [-1, 1]: squares neither overflow nor vanish
@@ -129,8 +135,10 @@ def _search(weight: np.ndarray, bits: int, symmetric: bool) -> tuple[np.ndarray,
 
     if symmetric:
         middle = np.float32(1 << (bits - 1))
-        # The sign of the scale is free: let the extreme of the larger magnitude fall on the longer, negative side.
-        span = np.where(high > -low, -high, -low) / middle
+        if positive_scales:
+            span = np.maximum(high / (middle - 1), -low / middle)
+        else:  # let the extreme of the larger magnitude fall on the longer, negative side
+            span = np.where(high > -low, -high, -low) / middle
         candidates = [(span * shrink, np.full_like(span, middle)) for shrink in _SHRINK[bits]]
     else:
         span = (high - low) / largest

@@ -92,6 +92,13 @@ class DecoderRecipe:
         _require("block_size", self.block_size, BLOCK_SIZES)
 
     @property
+    def head(self) -> Precision:
+        """The precision of embeddings and head; "auto" only if the body's is, too."""
+        if self.head_precision != "auto" or self.precision == "auto":
+            return self.head_precision
+        return "fp32" if self.precision == "fp32" else "int8"
+
+    @property
     def limits(self) -> Thresholds:
         """The thresholds that validation applies."""
         return self.thresholds or DEFAULT_THRESHOLDS[self.precision]

@@ -45,7 +45,7 @@ def write_tflite(graphs: Mapping[str, Graph], path: Path) -> None:
         operatorCodes=writer.operator_codes,
         buffers=writer.buffers,
     )
-    builder = _SharingBuilder()
+    builder = SharingBuilder()
     builder.Finish(model.Pack(builder), b"TFL3")
     path.write_bytes(builder.Output())
 
@@ -66,7 +66,7 @@ class _AlignedBuffer(schema.BufferT):
         return schema.BufferEnd(builder)
 
 
-class _SharingBuilder(flatbuffers.Builder):
+class SharingBuilder(flatbuffers.Builder):
     """Writes equal names, shapes and scales once: tiles repeat them, and they would outweigh the small graphs."""
 
     def __init__(self) -> None:

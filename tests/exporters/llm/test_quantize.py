@@ -172,3 +172,13 @@ def test_weights_that_are_no_numbers_are_refused(bad: float) -> None:
     weight[3, 5] = bad
     with pytest.raises(UnsupportedModel, match="NaN or infinite"):
         quantize(weight, 4, 32, symmetric=False)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_scales_can_be_kept_positive(bits: int) -> None:
+    weight = np.random.default_rng(3).normal(size=(64, 64)).astype(np.float32)
+    free, positive = (quantize(weight, bits, 32, symmetric=True, positive_scales=only) for only in (False, True))
+    assert (free.scales < 0).any()
+    assert (positive.scales > 0).all()
+    error = np.abs(positive.dequantize() - weight)
+    assert (error <= np.abs(weight).reshape(64, 2, 32).max(-1).repeat(32, 1) / 2 ** (bits - 2)).all()
