@@ -159,11 +159,7 @@ class Session:
         return drafter
 
     def costs(self, total_tokens: int) -> Costs:
-        """The costs of rounds in a text of about this length, which all such texts of the session correct.
-
-        They are not corrected where the rounds decide what the text is, as what is evicted depends on them. Greedy
-        text, and text of one seed, is then the same every time.
-        """
+        """The costs of rounds in a text of about this length, which all such texts of the session correct."""
         options = self.options
         length = next(length for length in _LENGTHS if total_tokens <= length or length == _LENGTHS[-1])
         if length not in self._costs:

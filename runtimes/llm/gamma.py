@@ -190,7 +190,7 @@ class AutoGamma:
             self._fill(self.ALLOWANCE)
             return
         costs.observe_draft(source, guesses, draft_ns, other_ns)
-        self._row += costs.corrected
+        self._row += 1
         self._fill(tokens - 1 - self._price(source, guesses))
         self._known_good.discard(source.name)
         if source.name in self._since_trial and tokens > 1:

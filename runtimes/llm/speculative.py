@@ -58,7 +58,8 @@ class SpeculativeDecoder:
     """Extends a text round by round.
 
     The last token of ``text`` is never in the cache: it heads the next forward, so that correcting a wrong guess
-    costs no forward of its own. Eviction happens only between rounds and only to committed tokens.
+    costs no forward of its own. Eviction happens only between rounds and only to committed tokens; where the target
+    evicts at certain lengths of the text, the rounds do not decide what the text is.
     """
 
     def __init__(
@@ -142,7 +143,8 @@ class SpeculativeDecoder:
         )
 
     def _draft(self, limit: int) -> tuple[Choice, Draft]:
-        """What to do in this round, and the guesses, ``limit`` at most."""
+        """What to do in this round, and the guesses, ``limit`` at most, none beyond the next eviction."""
+        limit = min(limit, (self.target.until_eviction or limit + 1) - 1)
         if not self.chain or limit < 1:
             return PLAIN, Draft([])
         choice = self.gamma.choose(self.chain.sources(self.text, only_free=self.gamma.resting), limit)

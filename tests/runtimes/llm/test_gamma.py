@@ -267,14 +267,3 @@ def test_a_drafters_cost_is_learnt() -> None:
     for _ in range(60):
         found.observe_draft(Source("model", behind=101), 1, (0.3 + 101 * 0.05) * 5e6, 1.25 * 5e6)
     assert found.drafter("model").catch_up == pytest.approx(0.05, rel=0.05)
-
-
-def test_uncorrected_costs_stay() -> None:
-    found = costs(corrected=False)
-    for _ in range(9):
-        found.observe(1, 9e9)
-        found.observe(4, 1e6)
-        found.observe_draft(Source("model"), 1, 9e9, 1e6)
-    assert (found.forward(4), found.drafter("model").guess) == (1.8, 0.1)
-    rounds = [AutoGamma(costs(corrected=False)) for _ in range(2)]
-    assert world(rounds[0], 0.8, 200) == world(rounds[1], 0.8, 200, true=costs())

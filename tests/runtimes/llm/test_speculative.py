@@ -149,7 +149,7 @@ def test_chained_drafters_and_a_changing_gamma_leave_the_text_as_it_is(
     sampler = Sampler(params)
     model = ModelDrafter(cached(architecture, seed=1), GREEDY, 300)
     drafters = [Lookup(longest=3, shortest=1), NoisyOracle(expected.text, 300, seed), FailsAfter(model, 4)]
-    cheap = Costs(MeasuredCosts({1: 1.0, 16: 1.5}, {}), corrected=seed % 2 == 0)
+    cheap = Costs(MeasuredCosts({1: 1.0, 16: 1.5}, {}))
     gamma = AutoGamma(cheap, most=8) if automatic else RandomGamma(8, seed)
     decoder = SpeculativeDecoder(cached(architecture), sampler, drafters, gamma)
     with warnings.catch_warnings():
@@ -220,6 +220,63 @@ def test_evicting_target_equals_one_fed_only_committed_tokens(
             if cache.mass is not None:
                 mass = cache.mass[layer, head, : cache.length]
                 np.testing.assert_allclose(mass, [expected[position] for position in found], rtol=1e-3, atol=1e-4)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    prompt=st.lists(st.integers(0, 299), min_size=1, max_size=40),
+    policy=st.sampled_from([lambda: H2O(24), lambda: H2O(20, 3, normalise=False), lambda: Window(20, 2)]),
+    every=st.integers(1, 9),
+    kind=st.sampled_from(["lookup", "oracle", "other_model", "window_model"]),
+    temperature=st.sampled_from([0.0, 0.7]),
+    seed=st.integers(0, 1000),
+)
+def test_what_evicts_at_certain_lengths_writes_what_it_writes_plainly(
+    cached: Callable[..., Any],
+    prompt: list[int],
+    policy: Callable[[], Any],
+    every: int,
+    kind: str,
+    temperature: float,
+    seed: int,
+) -> None:
+    """Rounds of any sizes leave the same text, and the same rows alive; a second turn of a chat goes on from there."""
+    params = SamplingParams(temperature, seed=seed)
+
+    def evicting() -> Any:
+        target = cached("llama", policy())
+        target.evict_every = every
+        return target
+
+    expected = SpeculativeDecoder(evicting(), Sampler(params))
+    speculate(expected, prompt, 40)
+    drafter = make_drafter(kind, cached, "llama", expected.text, seed)
+    decoder = SpeculativeDecoder(evicting(), Sampler(params), drafter, RandomGamma(8, seed))
+    speculate(decoder, prompt, 40)
+    for again in (False, True):
+        if again:
+            more = [*decoder.text, 7, 8, 9]
+            speculate(expected, more, 20)
+            speculate(decoder, more, 20)
+        assert decoder.text == expected.text
+        ours, theirs = decoder.target.cache, expected.target.cache
+        assert ours.length == theirs.length < decoder.target.policy.budget + every
+        np.testing.assert_array_equal(ours.positions[:, :, : ours.length], theirs.positions[:, :, : ours.length])
+
+
+def test_it_evicts_when_the_text_passes_a_multiple(cached: Callable[..., Any]) -> None:
+    target = cached("llama", Window(10, 2))
+    target.evict_every = 4
+    target.prefill(list(range(14)))
+    lengths = []
+    for count in (1, 1, 2, 1, 1, 3, 2):
+        assert target.until_eviction == 4 - target.cache.next_position % 4
+        target.extend([5] * (count + 1))
+        target.commit(count)
+        lengths.append((target.cache.next_position, target.cache.length))
+    assert lengths == [(15, 11), (16, 10), (18, 12), (19, 13), (20, 10), (23, 13), (25, 10)]
+    target.prefill([1])
+    assert target.cache.length == 10, "a prompt is followed by an eviction wherever it ends"
 
 
 def test_victims_follow_the_reference_step_by_step(
