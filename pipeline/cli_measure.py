@@ -24,7 +24,8 @@ from edgepipe.pipeline.decode_flags import (
 )
 
 if TYPE_CHECKING:
-    from edgepipe.pipeline.report_schema import Decoding, Report, Vision
+    from edgepipe.pipeline.bundle import Bundle
+    from edgepipe.pipeline.report_schema import Decoding, Prompt, Report, Vision
     from edgepipe.pipeline.statistics import Series
 
 
@@ -146,10 +147,11 @@ def command(
         has_images = COMPONENT in opened.manifest["components"]
         threads = image_threads(flags["threads"]) if has_images else None
         options = decode_options(flags, opened)
+        engines = _all_engines(opened) if flags["engine"] == ALL else ()
         vision = VisionOptions(image_engine(flags["engine"], opened) if has_images else None, threads, exact=exact)
         require_writable(output)
         try:
-            report = measure(bundle, options, plan, vision=vision, progress=_show)
+            report = measure(bundle, options, plan, vision=vision, engines=engines, progress=_show)
         finally:
             _show("")
         if flags["threads"] == "auto":
@@ -170,6 +172,25 @@ def command(
     )
 
 
+def _all_engines(bundle: Bundle) -> list[str]:
+    """Those that are installed, of those that the bundle has files for; what is left out is said on stderr.
+
+    Raises:
+        click.UsageError: the bundle has no decoder.
+    """
+    from edgepipe.pipeline.decoder_engines import exported_engines
+    from edgepipe.runtimes.llm.engines import is_installed
+
+    if "target" not in bundle.manifest["components"]:
+        raise click.UsageError("--engine all compares engines of a language model, and the bundle holds none")
+    exported = exported_engines(bundle.manifest["components"]["target"])
+    installed = [engine for engine in exported if is_installed(engine)]
+    for engine in exported:
+        if engine not in installed:
+            click.echo(f"{engine} is not installed here and left out", err=True)
+    return installed
+
+
 def _show(step: str) -> None:
     """Overwrite one line of a terminal. A bar that redraws itself would take time from what is measured."""
     if sys.stderr.isatty():
@@ -177,9 +198,20 @@ def _show(step: str) -> None:
 
 
 def _print(report: Report) -> None:
-    """A line for each prompt length and configuration, with the medians."""
-    for prompt in report["prompts"]:
-        head = f"prompt {prompt['prompt_tokens']}"
+    """A line for each prompt length and configuration, with the medians; then the other engines."""
+    others = report.get("other_engines", [])
+    _print_prompts(report["prompts"], f"{report['configuration']['engines'][0]}, " if others else "")
+    for other in others:
+        _print_prompts(other["prompts"], f"{other['engine']}, ")
+    if "vision" in report:
+        _print_vision(report["vision"])
+    if "board" in report:
+        print_board(report["board"])
+
+
+def _print_prompts(prompts: list[Prompt], engine: str) -> None:
+    for prompt in prompts:
+        head = f"{engine}prompt {prompt['prompt_tokens']}"
         _print_decoding(head, prompt["measured"])
         if prompt["plain"] and prompt["speedup"]:
             _print_decoding(f"{head}, plain", prompt["plain"])
@@ -190,10 +222,6 @@ def _print(report: Report) -> None:
             predicted = prompt["predicted_speedup"]
             said = "" if predicted is None else f" · costs and acceptance predict {predicted:.2f} times"
             click.echo(f"{head}, against plain: {' · '.join(parts)}{said}")
-    if "vision" in report:
-        _print_vision(report["vision"])
-    if "board" in report:
-        print_board(report["board"])
 
 
 def _print_vision(vision: Vision) -> None:

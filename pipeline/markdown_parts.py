@@ -43,3 +43,8 @@ def bullets(lines: Iterable[str]) -> str:
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     cells = [header, ["---"] * len(header), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def ratio(summary: Summary) -> str:
+    """The median and the spread of ratios."""
+    return f"{summary['p50']:.2f} ({summary['min']:.2f} to {summary['max']:.2f})"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter_ns, process_time
 
@@ -11,10 +12,10 @@ from edgepipe.devices.readings import read_all
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.cooling import cool_down
 from edgepipe.pipeline.gates import Conditions, Moment, judge
-from edgepipe.pipeline.measure_decoder import DecoderMeasurement, Plan, Progress
+from edgepipe.pipeline.measure_decoder import DecoderMeasurement, Plan, Progress, measure_in_turns, speedup
 from edgepipe.pipeline.measure_vision import VisionMeasurement, timed_series
 from edgepipe.pipeline.report import new_report
-from edgepipe.pipeline.report_schema import Report
+from edgepipe.pipeline.report_schema import OtherEngine, Report
 from edgepipe.pipeline.session import DecodeOptions
 from edgepipe.pipeline.statistics import Summary
 from edgepipe.pipeline.vision_session import COMPONENT, VisionOptions, decoders
@@ -26,6 +27,7 @@ def measure(
     plan: Plan | None = None,
     *,
     vision: VisionOptions | None = None,
+    engines: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Report:
     """Measure a bundle on this device: its decoders, its vision model, or both.
@@ -38,6 +40,8 @@ def measure(
         options: how text is decoded; greedy, full cache, no drafter by default.
         plan: what is measured; of a vision model only ``repeats``, ``warmup`` and ``cool_to_c``.
         vision: how images are run.
+        engines: names from `edgepipe.runtimes.llm.engines.ENGINES` in which decoders are measured in turns, the first
+            being the one that others are compared with; by default that of ``options`` alone.
         progress: called between timed sections with what comes next.
 
     Returns:
@@ -57,21 +61,23 @@ def measure(
         if progress is not None:
             progress(step)
 
-    text = images = None
+    texts: list[DecoderMeasurement] = []
+    images = None
     if decoders(opened):
-        text = DecoderMeasurement(opened, options or DecodeOptions(), plan, tell)
+        decoding = options or DecodeOptions()
+        for engine in engines or (decoding.engine,):
+            texts.append(DecoderMeasurement(opened, replace(decoding, engine=engine), plan, tell))
     if COMPONENT in opened.manifest["components"]:
         images = VisionMeasurement(opened, vision or VisionOptions(), plan.warmup, plan.repeats, tell)
     if plan.cool_to_c is not None:
         cool_down(plan.cool_to_c, plan.cool_limit_s, progress or (lambda step: None))
     device = device_facts()
     before, begin, process_begin = device_conditions(), perf_counter_ns(), process_time()
-    for measurement in (text, images):
-        if measurement is not None:
-            measurement.warm_up()
+    for measurement in (*texts, *([images] if images else [])):
+        measurement.warm_up()
     # The warm-ups have been through everything but the baseline, which, like the later loads, would add to it.
     memory = read_all({"peak_rss_bytes": peak_rss_bytes})
-    decoding = text.measure() if text else None
+    decoded = measure_in_turns(texts) if texts else []
     seen = images.measure() if images else None
     conditions = Conditions(
         before=before,
@@ -80,16 +86,31 @@ def measure(
         process_core_s=process_time() - process_begin,
         during=during,
     )
-    series: dict[str, Summary] = (decoding.timed_series() if decoding else {}) | (timed_series(seen) if seen else {})
+    series: dict[str, Summary] = timed_series(seen) if seen else {}
+    for results in decoded:
+        prefix = f"{results.engine}: " if len(decoded) > 1 else ""
+        series |= {prefix + name: summary for name, summary in results.timed_series().items()}
     gates = judge(series, conditions, device["cores"])
     configuration = {**asdict(plan), "prompt_lengths": list(plan.prompt_lengths)}
-    configuration |= text.configuration() if text else {}
+    configuration |= texts[0].configuration() if texts else {}
+    configuration |= {"engines": [results.engine for results in decoded]} if len(decoded) > 1 else {}
     configuration |= {"vision": asdict(images.options)} if images else {}
     report = new_report(bundle, opened, gates, device, conditions, configuration, memory)
-    if decoding is not None:
-        report["load_ms"] = decoding.load_ms
-        report["prompts"] = decoding.prompts
-        report["cost_curve"] = decoding.cost_curve
+    if decoded:
+        report["load_ms"] = decoded[0].load_ms
+        report["prompts"] = decoded[0].prompts
+        report["cost_curve"] = decoded[0].cost_curve
+    if len(decoded) > 1:
+        report["other_engines"] = [
+            OtherEngine(
+                engine=results.engine,
+                load_ms=results.load_ms,
+                prompts=results.prompts,
+                cost_curve=results.cost_curve,
+                against_first=[speedup(text, texts[0], length) for length in plan.prompt_lengths],
+            )
+            for results, text in zip(decoded[1:], texts[1:], strict=True)
+        ]
     if seen is not None:
         report["vision"] = seen
     return report

@@ -14,8 +14,8 @@ def measure_command(folder: str, configuration: dict[str, Any]) -> str:
         flags |= {"--device": configuration["device"], "--baud": configuration["baud"]}
     if "decode" in configuration:
         flags = _decoder_flags(configuration)
-    if vision:  # A decoder beside it has the one engine that decoders have.
-        flags |= {"--engine": vision["engine"], "--threads": vision["threads"]}
+    if vision:
+        flags |= {"--engine": vision["engine"] or flags.get("--engine"), "--threads": vision["threads"]}
     if configuration.get("cool_to_c") is not None:
         flags |= {"--cool-to": configuration["cool_to_c"], "--cool-limit": configuration["cool_limit_s"]}
     words = ["edgepipe", "measure", folder]
@@ -40,7 +40,7 @@ def _decoder_flags(configuration: dict[str, Any]) -> dict[str, Any]:
         "--against": plan["against"],
         "--max-width": plan["max_width"],
         "--file": plan["file"],
-        "--engine": decode["engine"],
+        "--engine": "all" if "engines" in plan else decode["engine"],
         "--threads": plan.get("threads", decode["threads"]),
         "--chunk": decode["chunk"],
         "--drafter": decode["drafter"],

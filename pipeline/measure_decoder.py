@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter_ns
@@ -21,9 +22,10 @@ from edgepipe.pipeline.decode_timing import (
     time_decode,
 )
 from edgepipe.pipeline.prompt_text import TEXT, prompt_tokens
-from edgepipe.pipeline.report_schema import CostCurve, Prompt, Series
+from edgepipe.pipeline.report_schema import CostCurve, Prompt, Series, Speedup
 from edgepipe.pipeline.session import Session
 from edgepipe.pipeline.statistics import Summary, summarise
+from edgepipe.runtimes.llm.decoder import CachedDecoder
 from edgepipe.runtimes.llm.sampling import Sampler
 from edgepipe.runtimes.llm.speculative import SpeculativeDecoder
 
@@ -72,8 +74,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class DecoderResults:
-    """What was measured of a decoder."""
+    """What was measured of a decoder in one engine."""
 
+    engine: str
     load_ms: Series
     prompts: list[Prompt]
     cost_curve: CostCurve
@@ -112,29 +115,22 @@ class DecoderMeasurement:
         self.text = TEXT if plan.file is None else _read(Path(plan.file))
         longest = max(plan.prompt_lengths) + plan.max_width
         self.tokens = prompt_tokens(self.session.tokenizer, self.text, longest)
+        self.timings: defaultdict[tuple[int, bool], list[Timing]] = defaultdict(list)
+
+    @property
+    def engine(self) -> str:
+        """The one that is measured."""
+        return self.session.engine
 
     def warm_up(self) -> None:
         """Load for the first time, and go through everything but the baseline."""
-        self.first_load_ms = self._load_ms()
+        self.load_ms = [self._load_ms()]
         self.warm = {(length, False): self._warm_up(length, plain=False) for length in self.plan.prompt_lengths}
-
-    def measure(self) -> DecoderResults:
-        """Time everything."""
-        plan, warm = self.plan, self.warm
-        if plan.against:
-            warm |= {(length, True): self._warm_up(length, plain=True) for length in plan.prompt_lengths}
-        timings = [self._timings(length) for length in plan.prompt_lengths]
-        cost_curve = self._cost_curve()
-        prompts = [
-            self._prompt(length, warm, cost_curve, *timing)
-            for length, timing in zip(plan.prompt_lengths, timings, strict=True)
-        ]
-        load_ms = _series([self.first_load_ms], [self._load_ms() for _ in range(plan.repeats)])
-        return DecoderResults(load_ms, prompts, cost_curve)
 
     def configuration(self) -> dict[str, Any]:
         """What the report says of it, beside the plan."""
-        return {"text_sha256": hashlib.sha256(self.text.encode()).hexdigest(), "decode": asdict(self.options)}
+        decode = asdict(self.session.options)
+        return {"text_sha256": hashlib.sha256(self.text.encode()).hexdigest(), "decode": decode}
 
     def _require_room(self) -> None:
         context = self.session.context_length
@@ -164,33 +160,37 @@ class DecoderMeasurement:
         return (perf_counter_ns() - begin) / 1e6
 
     def _warm_up(self, length: int, *, plain: bool) -> list[Timing]:
-        self.progress(f"prompt of {length}: warm-up{' of plain' if plain else ''}")
+        self.progress(f"{self.engine}: prompt of {length}: warm-up{' of plain' if plain else ''}")
         return [self._time(length, plain=plain) for _ in range(self.plan.warmup)]
 
-    def _timings(self, length: int) -> tuple[list[Timing], list[Timing]]:
-        """Time the repetitions at one prompt length, those of the baseline in between: A B A B ..."""
-        measured, plain = [], []
-        for repetition in range(1, self.plan.repeats + 1):
-            self.progress(f"prompt of {length}: repetition {repetition} of {self.plan.repeats}")
-            measured.append(self._time(length, plain=False))
-            if self.plan.against:
-                plain.append(self._time(length, plain=True))
-        return measured, plain
+    def warm_up_plain(self) -> None:
+        """Go through the baseline, if there is one."""
+        if self.plan.against:
+            self.warm |= {(length, True): self._warm_up(length, plain=True) for length in self.plan.prompt_lengths}
 
-    def _prompt(
-        self,
-        length: int,
-        warm: dict[tuple[int, bool], list[Timing]],
-        curve: CostCurve,
-        measured: list[Timing],
-        plain: list[Timing],
-    ) -> Prompt:
+    def time_prompt(self, length: int, repetition: int) -> None:
+        """Time one repetition, and then one of the baseline: A B A B ..."""
+        self.progress(f"{self.engine}: prompt of {length}: repetition {repetition} of {self.plan.repeats}")
+        for plain in (False, True) if self.plan.against else (False,):
+            self.timings[length, plain].append(self._time(length, plain=plain))
+
+    def time_load(self) -> None:
+        """Time one load more."""
+        self.load_ms.append(self._load_ms())
+
+    def results(self, curve: CostCurve) -> DecoderResults:
+        """What came of it; ``curve`` as of `cost_curves`."""
+        prompts = [self._prompt(length, curve) for length in self.plan.prompt_lengths]
+        return DecoderResults(self.engine, _series(self.load_ms[:1], self.load_ms[1:]), prompts, curve)
+
+    def _prompt(self, length: int, curve: CostCurve) -> Prompt:
+        measured, plain = self.timings[length, False], self.timings[length, True]
         relative_cost = {entry["width"]: entry["relative_cost"] for entry in curve["widths"]}
         plain_ns = curve["widths"][0]["statistics"]["p50"] * 1e6
         return Prompt(
             prompt_tokens=length,
-            measured=summarise_decoding(warm[length, False], measured),
-            plain=summarise_decoding(warm[length, True], plain) if plain else None,
+            measured=summarise_decoding(self.warm[length, False], measured),
+            plain=summarise_decoding(self.warm[length, True], plain) if plain else None,
             speedup=summarise_speedup(measured, plain) if plain else None,
             predicted_speedup=predict_speedup(measured, relative_cost, plain_ns),
         )
@@ -205,27 +205,59 @@ class DecoderMeasurement:
             decoder = self.session.decoder(total)
         return time_decode(decoder, self.tokens[:length], self.plan.new_tokens)
 
-    def _cost_curve(self) -> CostCurve:
-        """t(S) after the prompt of middle length."""
-        length = sorted(self.plan.prompt_lengths)[len(self.plan.prompt_lengths) // 2]
-        self.progress(f"cost curve after a prompt of {length}")
-        target = self.session.cached(
+    def curve_target(self, length: int) -> CachedDecoder:
+        """A decoder with room for the cost curve after a prompt of ``length``."""
+        return self.session.cached(
             "target", self.options.cache, length + max(self.plan.new_tokens, self.plan.max_width)
         )
-        following = self.tokens[length : length + self.plan.max_width]
-        times = time_widths(target, self.tokens[:length], following, self.plan.warmup, self.plan.repeats)
-        series = {}
-        for width, taken in times.items():
-            taken_ms = [time / 1e6 for time in taken]
-            series[width] = _series(taken_ms[: self.plan.warmup], taken_ms[self.plan.warmup :])
-        one = series[1]["statistics"]["p50"]
-        return CostCurve(
-            prompt_tokens=length,
-            widths=[
-                {"width": width, "relative_cost": entry["statistics"]["p50"] / one, **entry}
-                for width, entry in series.items()
-            ],
-        )
+
+
+def measure_in_turns(measurements: Sequence[DecoderMeasurement]) -> list[DecoderResults]:
+    """Time everything; of several engines, each repetition of one is followed by that of the next."""
+    plan = measurements[0].plan
+    for measurement in measurements:
+        measurement.warm_up_plain()
+    for length in plan.prompt_lengths:
+        for repetition in range(1, plan.repeats + 1):
+            for measurement in measurements:
+                measurement.time_prompt(length, repetition)
+    curves = _cost_curves(measurements)
+    for _ in range(plan.repeats):
+        for measurement in measurements:
+            measurement.time_load()
+    return [measurement.results(curve) for measurement, curve in zip(measurements, curves, strict=True)]
+
+
+def speedup(measured: DecoderMeasurement, against: DecoderMeasurement, length: int) -> Speedup:
+    """Ratios of the repetitions after a prompt of ``length``; above 1, ``measured`` is the faster."""
+    return summarise_speedup(measured.timings[length, False], against.timings[length, False])
+
+
+def _cost_curves(measurements: Sequence[DecoderMeasurement]) -> list[CostCurve]:
+    """t(S) of each after the prompt of middle length."""
+    first = measurements[0]
+    plan = first.plan
+    length = sorted(plan.prompt_lengths)[len(plan.prompt_lengths) // 2]
+    first.progress(f"cost curve after a prompt of {length}")
+    targets = [measurement.curve_target(length) for measurement in measurements]
+    following = first.tokens[length : length + plan.max_width]
+    found = time_widths(targets, first.tokens[:length], following, plan.warmup, plan.repeats)
+    return [_cost_curve(length, times, plan.warmup) for times in found]
+
+
+def _cost_curve(length: int, times: dict[int, list[int]], warmup: int) -> CostCurve:
+    series = {}
+    for width, taken in times.items():
+        taken_ms = [time / 1e6 for time in taken]
+        series[width] = _series(taken_ms[:warmup], taken_ms[warmup:])
+    one = series[1]["statistics"]["p50"]
+    return CostCurve(
+        prompt_tokens=length,
+        widths=[
+            {"width": width, "relative_cost": entry["statistics"]["p50"] / one, **entry}
+            for width, entry in series.items()
+        ],
+    )
 
 
 def _read(path: Path) -> str:

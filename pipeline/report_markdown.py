@@ -9,11 +9,12 @@ from edgepipe.devices.android import THERMAL_STATUS
 from edgepipe.devices.vcgencmd import NOW, SINCE_BOOT
 from edgepipe.pipeline.board_markdown import board_facts, board_sections
 from edgepipe.pipeline.board_report import BOARD_DEFINITIONS
+from edgepipe.pipeline.engines_markdown import engine_sections
 from edgepipe.pipeline.gates import MAX_CV
-from edgepipe.pipeline.markdown_parts import bullets, median, mib, number, table, why
+from edgepipe.pipeline.markdown_parts import bullets, median, mib, number, ratio, table, why
 from edgepipe.pipeline.measure_command import measure_command
 from edgepipe.pipeline.report_schema import Activations, Decoding, Report, Vision
-from edgepipe.pipeline.statistics import Series, Summary
+from edgepipe.pipeline.statistics import Series
 from edgepipe.runtimes.llm.rounds import Guesses
 
 # Instruction sets that decide which kernels an engine picks; report.json lists all.
@@ -28,6 +29,7 @@ def markdown(report: Report) -> str:
     sections = (
         _head(report),
         *(section(report) for section in (_results, _time_split, _speculation, _cost_curve) if report["prompts"]),
+        *((engine_sections(report),) if "other_engines" in report else ()),
         *((_vision(report["vision"]),) if "vision" in report else ()),
         *((board_sections(report["board"]),) if "board" in report else (_memory(report),)),
         _gates(report),
@@ -53,7 +55,7 @@ def _results(report: Report) -> str:
         if plain and speedup:
             rows.append(_result_row(length, "plain", plain))
             memory = f"{plain['kv_bytes'] / measured['kv_bytes']:.2f}"
-            ratios = (_ratio(speedup["ttft"]), "", _ratio(speedup["decode"]), "", "", "", "", memory)
+            ratios = (ratio(speedup["ttft"]), "", ratio(speedup["decode"]), "", "", "", "", memory)
             rows.append((length, "plain / measured (above 1: measured is better)", *ratios))
     speeds = ("TTFT ms", "prefill tokens/s", "TPOT ms", "decode tokens/s")
     header = ("prompt tokens", "", *speeds, "round ms p50 / p90 / p99", "acceptance", "tokens per round", "KV MiB")
@@ -118,7 +120,7 @@ def _speculation(report: Report) -> str:
                 ", ".join(_share(guesses) for guesses in found["by_position"]) or "-",
                 ", ".join(f"{gamma}: {rounds}" for gamma, rounds in found["gamma_histogram"].items()),
                 "-" if prompt["predicted_speedup"] is None else f"{prompt['predicted_speedup']:.2f}",
-                _ratio(speedup["decode"]) if speedup else "-",
+                ratio(speedup["decode"]) if speedup else "-",
             )
         )
     header = (
@@ -259,8 +261,3 @@ def _throttled(bits: int) -> str:
     names = [name for bit, name in NOW.items() if bits >> bit & 1]
     names += [f"{name} since boot" for bit, name in SINCE_BOOT.items() if bits >> bit & 1]
     return f"{bits:#x} ({', '.join(names) or 'none'})"
-
-
-def _ratio(summary: Summary) -> str:
-    """The median and the spread of ratios."""
-    return f"{summary['p50']:.2f} ({summary['min']:.2f} to {summary['max']:.2f})"

@@ -26,6 +26,7 @@ DEFINITIONS = {
     "time_split": "share of t_last - t_first; kv is commit and eviction, other is the loop around them",
     "kv_bytes": "keys and values allocated, those of the draft included",
     "relative_cost": "t(S) / t(1): medians of forwards of S tokens and of one, over the same cache",
+    "against_first": "first engine / this one, of TTFT and of TPOT, pair by pair, the engines taking turns",
     "speedup": "plain / measured, of TTFT and of TPOT, pair by pair; plain is the full cache without speculation",
     "predicted_speedup": "tokens / sum over rounds of t(gamma + 1) / t(1) + c gamma; c: a guess's median time / t(1)",
     "gamma_histogram": "rounds by the number of guesses that the target checked; 0 is plain",
@@ -125,14 +126,28 @@ class Vision(TypedDict):
     activations: Activations
 
 
-class _VisionReport(TypedDict, total=False):
-    """What a report has besides, of a bundle with a vision model, here or on a microcontroller."""
+class OtherEngine(TypedDict):
+    """What was measured of a decoder in another engine, in turns with the first, which the report's own figures are of.
 
+    ``against_first``: first / this, at every prompt length, pair by pair; above 1, this one is the faster.
+    """
+
+    engine: str
+    load_ms: Series
+    prompts: list[Prompt]
+    cost_curve: CostCurve
+    against_first: list[Speedup]
+
+
+class _PartialReport(TypedDict, total=False):
+    """What a report has besides: of engines that were compared; of a vision model, here or on a microcontroller."""
+
+    other_engines: list[OtherEngine]
     vision: Vision
     board: BoardReport
 
 
-class Report(_VisionReport):
+class Report(_PartialReport):
     """All of report.json. A bundle without a decoder has no prompts, and None for what belongs to them.
 
     ``status``: of an emulated board at best ``emulated``: what it says is of no real one's time.

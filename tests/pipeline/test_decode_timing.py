@@ -193,7 +193,7 @@ def test_cost_curve_leaves_the_cache_as_it_was() -> None:
     engine = cached.decoder
     assert isinstance(engine, Counting)
     following = [3, 1, 4, 1, 5]
-    times = time_widths(cached, [1, 2, 3], following, warmup=1, repeats=3)
+    (times,) = time_widths([cached], [1, 2, 3], following, warmup=1, repeats=3)
     assert set(times) == {1, 2, 3, 4, 5}
     assert all(len(taken) == 4 for taken in times.values())
     assert (cached.cache.length, cached.cache.pending, cached.cache.next_position) == (3, 0, 3)
@@ -206,5 +206,21 @@ def test_cost_curve_leaves_the_cache_as_it_was() -> None:
 
 def test_cost_curve_times_the_forward_alone() -> None:
     clock = FakeClock(*range(0, 300, 3), *range(1000, 2000))
-    times = time_widths(target(), [1, 2], [3, 4, 5], warmup=0, repeats=2, clock=clock)
+    (times,) = time_widths([target()], [1, 2], [3, 4, 5], warmup=0, repeats=2, clock=clock)
     assert times == {1: [3, 3], 2: [3, 3], 3: [3, 3]}
+
+
+def test_targets_take_turns_as_far_as_each_is_wide() -> None:
+    whole, narrow = target(), target()
+    narrow.decoder.widths = (1, 3)
+    turns: list[tuple[str, int]] = []
+    for name, each in (("whole", whole), ("narrow", narrow)):
+        forward = each.decoder.forward
+        each.decoder.forward = lambda cache, tokens, name=name, forward=forward, **options: (  # type: ignore[method-assign]
+            turns.append((name, len(tokens))) or forward(cache, tokens, **options)
+        )
+    times = time_widths([whole, narrow], [1, 2], [3, 4, 5, 6], warmup=0, repeats=2)
+    assert [set(found) for found in times] == [{1, 2, 3, 4}, {1, 2, 3}]
+    for index, (name, width) in enumerate(turns[2:], start=2):
+        if name == "whole" and width < 4:
+            assert turns[index + 1] == ("narrow", width)
