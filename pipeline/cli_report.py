@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import click
@@ -23,15 +22,11 @@ def command(reports: tuple[Path, ...], html: Path | None, as_json: bool) -> int:
     from edgepipe.pipeline.compare import compare
     from edgepipe.pipeline.compare_markdown import comparison_markdown
     from edgepipe.pipeline.compare_page import comparison_page
+    from edgepipe.pipeline.whole_file import write_whole
 
     comparison = compare(reports)
     if html is not None:
-        partial = html.with_name(f".{html.name}.{os.getpid()}")
-        try:
-            partial.write_text(comparison_page(comparison), encoding="utf-8")
-            os.replace(partial, html)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_whole(html, comparison_page(comparison).encode(), "--html")
     if as_json:
         click.echo(json.dumps(comparison.to_json(), ensure_ascii=False))
     else:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 
-from edgepipe.errors import EdgepipeError, MissingExtra, RecipeError
+from edgepipe.errors import MissingExtra, RecipeError
 from edgepipe.exporters.vision.search import describe, kib
 from edgepipe.pipeline.plan import Planning
+from edgepipe.pipeline.whole_file import write_whole
 
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -55,15 +55,4 @@ def draw(planning: Planning, path: Path) -> None:
     axes.legend()
     picture = BytesIO()
     figure.savefig(picture, format=path.suffix[1:].lower(), dpi=120)
-    _write(picture.getvalue(), path)
-
-
-def _write(content: bytes, path: Path) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_bytes(content)
-        os.replace(partial, path)
-    except OSError as error:
-        raise EdgepipeError(f"cannot write {path} ({error.strerror}): give another place with --plot") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    write_whole(path, picture.getvalue(), "--plot")
