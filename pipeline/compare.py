@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from edgepipe.pipeline.compare_view import Figure, Metric, ReportView, view
 from edgepipe.pipeline.gates import MAX_CV
@@ -13,6 +13,7 @@ from edgepipe.pipeline.gates import MAX_CV
 _GROUPS = ("prompt", "vision", "board", "process")
 
 Verdict = Literal["better", "worse", "same"]
+_Name = TypeVar("_Name")
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,28 @@ def compare(paths: Sequence[Path]) -> Comparison:
         EdgepipeError: one of them is missing, damaged, or no report.
     """
     reports = [view(path) for path in paths]
-    metrics = dict.fromkeys(metric for report in reports for metric in report.figures)
-    names = dict.fromkeys(name for report in reports for name in report.settings)
+    metrics = merged([list(report.figures) for report in reports])
+    names = merged([list(report.settings) for report in reports])
     settings = {name: [report.settings.get(name) for report in reports] for name in names}
     return Comparison(
         reports=reports,
         rows=[Row(metric, _cells(metric, reports)) for metric in sorted(metrics, key=_group_order)],
         differences={name: values for name, values in settings.items() if len(set(values)) > 1},
     )
+
+
+def merged(orders: Sequence[Sequence[_Name]]) -> list[_Name]:
+    """All that is named, each once: what only a later order has stands beside its neighbours there, else at the end."""
+    merged: list[_Name] = []
+    for order in orders:
+        place = next((merged.index(name) for name in order if name in merged), len(merged))
+        for name in order:
+            if name in merged:
+                place = merged.index(name) + 1
+            else:
+                merged.insert(place, name)
+                place += 1
+    return merged
 
 
 def _group_order(metric: Metric) -> tuple[int, float]:

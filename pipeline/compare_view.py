@@ -5,7 +5,6 @@ Reports come from elsewhere: every number is checked to be one, every text is st
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
@@ -19,6 +18,8 @@ from edgepipe.pipeline.report_markdown import TELLING_FEATURES
 MAX_TEXT = 200
 # Tokens that one point of the speed over time is an average of.
 _WINDOW_TOKENS = 8
+_LEAST, _MOST = 1e-30, 1e30
+_ABSOLUTE_ZERO_C = -273.15
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def view(path: Path) -> ReportView:
     report: Any = read_report(path)
     try:
         return _view(path, report)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
         what = f"it has no {_text(error.args[0])}" if isinstance(error, KeyError) else _text(error)
         raise EdgepipeError(f"{path} is damaged: {what}; measure again") from None
 
@@ -128,8 +129,7 @@ def _add_decoding(found: ReportView, report: Any, moments: dict[str, float]) -> 
             found.figures[Metric(group, "speed-up over plain", "times", "higher")] = speedup
         samples = prompt["measured"]["samples"]
         rounds = [_number(taken) / 1e6 for sample in samples for taken in sample["round_ns"]]
-        if rounds:
-            found.rounds_ms[f"one round, {group}"] = rounds
+        _add_latencies(found, f"one round, {group}", rounds)
         for number, sample in enumerate(samples, 1):
             length, repeats = prompt["prompt_tokens"], report["configuration"]["repeats"]
             begin = moments.get(f"prompt of {length}: repetition {number} of {repeats}", elapsed)
@@ -175,7 +175,7 @@ def _add_vision(found: ReportView, vision: Any, moments: dict[str, float]) -> No
     for name, series in ways.items():
         if series is not None:
             found.figures[Metric("vision", name, "ms", "lower")] = _figure(series["statistics"])
-            found.rounds_ms[name] = [_number(taken) for taken in series["samples"]]
+            _add_latencies(found, name, [_number(taken) for taken in series["samples"]])
     found.figures[Metric("vision", "load", "ms", "lower")] = _figure(vision["load_ms"]["statistics"])
     memory = vision["activations"]
     for key, name in (
@@ -200,7 +200,8 @@ def _add_board(found: ReportView, board: Any) -> None:
     if board["latency_ms"] is not None:
         line = Metric("board", "image over the line", "ms", "lower")
         found.figures[line] = _figure(board["latency_ms"]["statistics"])
-        found.rounds_ms["image over the line"] = [_number(taken) for taken in board["latency_ms"]["samples"]]
+        samples = [_number(taken) for taken in board["latency_ms"]["samples"]]
+        _add_latencies(found, "image over the line", samples)
     memory = board["memory"]
     for key, name in (
         ("planned_arena_bytes", "arena"),
@@ -211,13 +212,19 @@ def _add_board(found: ReportView, board: Any) -> None:
         _add_bytes(found, "board", name, memory[key])
 
 
+def _add_latencies(found: ReportView, name: str, samples: list[float]) -> None:
+    """A text of one token has no rounds."""
+    if samples:
+        found.rounds_ms[name] = samples
+
+
 def _add_temperature(found: ReportView, conditions: Any) -> None:
     readings = [
         (0.0, conditions["before"]["temperature_c"]),
         *((moment["elapsed_s"], moment["temperature_c"]) for moment in conditions.get("during", ())),
         (conditions["elapsed_s"], conditions["after"]["temperature_c"]),
     ]
-    found.temperature = [(_number(at), _number(heat)) for at, heat in readings if heat is not None]
+    found.temperature = [(_number(at), _number(heat, _ABSOLUTE_ZERO_C)) for at, heat in readings if heat is not None]
 
 
 def _add_bytes(found: ReportView, group: str, name: str, count: Any) -> None:
@@ -234,7 +241,7 @@ def _add_one(found: ReportView, metric: Metric, value: Any) -> None:
 
 def _settings(report: Any) -> dict[str, str]:
     """Configuration, bundle and device, flat; what is null is left out."""
-    bundle, device = report["bundle"], report["device"]
+    bundle, device, configuration = report["bundle"], report["device"], report["configuration"]
     features = device["cpu_features"]
     facts: dict[str, Any] = {
         "bundle": bundle["bundle_id"],
@@ -244,7 +251,8 @@ def _settings(report: Any) -> dict[str, str]:
         "instruction sets": features and " ".join(name for name in TELLING_FEATURES if name in features),
         "memory": device["memory_bytes"] and size(_number(device["memory_bytes"])),
         "packages": device["packages"],
-        **report["configuration"],
+        **configuration,
+        "text_sha256": str(configuration.get("text_sha256") or "")[:16],  # as much as a bundle's id has
     }
     return dict(_flat("", facts))
 
@@ -262,9 +270,12 @@ def _figure(summary: Any) -> Figure:
     return Figure(_number(summary["p50"]), _number(summary["min"]), _number(summary["max"]))
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+def _number(value: Any, lowest: float = 0.0) -> float:
+    """A number that can be one of a measurement: its squares and ratios are numbers, too."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{_text(repr(value))} stands where a number belongs")
+    if not lowest <= value <= _MOST or 0 < abs(value) < _LEAST:
+        raise ValueError(f"{_text(value)} stands where a measured number belongs")
     return float(value)
 
 

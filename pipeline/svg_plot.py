@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-WIDTH = 420.0
+WIDTH = 360.0
 LEFT, RIGHT, TOP, BOTTOM = 54.0, 14.0, 8.0, 40.0
 COLOURS = 6
 _MARKER = 3.4
@@ -36,6 +36,14 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [index * step for index in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
+def tick_text(value: float) -> str:
+    """At most five signs of a round number below 10**13, where the name of an axis stands beside it."""
+    for prefix, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= 10 * factor:
+            return f"{value / factor:g}{prefix}"
+    return f"{value:g}"
+
+
 class Plot:
     """A plot that grows by what is drawn into it.
 
@@ -51,15 +59,17 @@ class Plot:
         self.height = height
         self._x, self._y = _widened(*x), _widened(*y)
         self.marks: list[str] = []
+        self._below = 2.0
 
     def axes(self, x_label: str, y_label: str | None) -> None:
         """Grid, numbers and names; no numbers at the side where ``y_label`` is None."""
         bottom, right = TOP + self.height, WIDTH - RIGHT
+        self._below = BOTTOM
         if y_label is not None:
             for tick in ticks(*self._y):
                 at = self.y(tick)
                 self.marks.append(element("line", class_="grid", x1=LEFT, x2=right, y1=at, y2=at))
-                self.marks.append(element("text", f"{tick:g}", x=LEFT - 6, y=at + 4, text_anchor="end"))
+                self.marks.append(element("text", tick_text(tick), x=LEFT - 6, y=at + 4, text_anchor="end"))
             middle = TOP + self.height / 2
             turned = f"rotate(-90 12 {middle:.0f})"
             self.marks.append(
@@ -69,7 +79,7 @@ class Plot:
             at = self.x(tick)
             if y_label is None:
                 self.marks.append(element("line", class_="grid", x1=at, x2=at, y1=TOP, y2=bottom))
-            self.marks.append(element("text", f"{tick:g}", x=at, y=bottom + 16, text_anchor="middle"))
+            self.marks.append(element("text", tick_text(tick), x=at, y=bottom + 16, text_anchor="middle"))
         self.marks.append(element("line", class_="axis", x1=LEFT, x2=right, y1=bottom, y2=bottom))
         middle = (LEFT + right) / 2
         self.marks.append(element("text", x_label, class_="name", x=middle, y=bottom + 34, text_anchor="middle"))
@@ -117,7 +127,7 @@ class Plot:
 
     def svg(self) -> str:
         """The whole plot."""
-        height = TOP + self.height + BOTTOM
+        height = TOP + self.height + self._below
         title = element("title", self.title)
         box = f"0 0 {WIDTH:.0f} {height:.0f}"
         return container("svg", title + "".join(self.marks), viewBox=box, role="img", aria_label=self.title)

@@ -15,13 +15,13 @@ import pytest
 from edgepipe import measure
 from edgepipe.errors import EdgepipeError
 from edgepipe.pipeline import cli
-from edgepipe.pipeline.compare import Cell, Comparison, compare, letter
+from edgepipe.pipeline.compare import Cell, Comparison, compare, letter, merged
 from edgepipe.pipeline.compare_markdown import comparison_markdown
 from edgepipe.pipeline.compare_page import comparison_page
 from edgepipe.pipeline.compare_plots import figures
 from edgepipe.pipeline.measure_decoder import Plan
 from edgepipe.pipeline.statistics import summarise
-from edgepipe.pipeline.svg_plot import ticks
+from edgepipe.pipeline.svg_plot import tick_text, ticks
 
 HOSTILE = "<script>alert('x')</script>\"><img src=x onerror=alert(1)> \x1b[31m | \n# heading"
 
@@ -219,7 +219,7 @@ def _places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [place, *(found for key, entry in inner for found in _places(entry, (*place, key)))]
 
 
-@pytest.mark.parametrize("wrong", ["text", {}, float("nan"), -1])
+@pytest.mark.parametrize("wrong", ["text", {}, [], None, float("nan"), -1, 0, 1e308, 5e-324])
 def test_any_damaged_place_is_one_line_or_does_no_harm(written: Written, measured: dict[str, Any], wrong: Any) -> None:
     path = written("a.json")
     messages = []
@@ -233,14 +233,68 @@ def test_any_damaged_place_is_one_line_or_does_no_harm(written: Written, measure
         inside[key] = wrong
         path.write_text(json.dumps(report))
         try:
-            reports = compare([path]).reports
+            comparison = compare([path, path])
         except EdgepipeError as error:
             messages.append(str(error))
         else:
-            for figure in figures(reports):
+            json.dumps(comparison.to_json(), allow_nan=False)
+            for figure in figures(comparison.reports):
                 ET.fromstring(f"<p>{figure.svg}</p>")
+                assert not re.search(r"\b(nan|inf)\b", figure.svg)
     assert messages
     assert not [message for message in messages if "\n" in message or "a.json" not in message]
+
+
+@pytest.mark.parametrize(
+    ("samples", "outcome"),
+    [
+        ([], None),
+        ([7.0], None),
+        ([0.0], "division by zero"),
+        ([1e308], "a measured number belongs"),
+        ([-5.0, -6.0], "a measured number belongs"),
+        ([5e-324, 1.0], "a measured number belongs"),
+    ],
+)
+def test_any_series_of_an_image_is_drawn_or_told_of(
+    written: Written, samples: list[float], outcome: str | None
+) -> None:
+    statistics = summarise([4.0, 5.0])
+    series = {"warmup": [], "samples": samples, "statistics": statistics}
+    memory = ("planned_bytes", "planned_whole_bytes", "budget_bytes", "seen_bytes", "seen_whole_bytes")
+    vision = {"whole_ms": series, "streamed_ms": None, "load_ms": series, "activations": dict.fromkeys(memory)}
+
+    def of_images(report: dict[str, Any]) -> None:
+        report.update(prompts=[], cost_curve=None, load_ms=None, vision=vision)
+        report["conditions"]["during"] = [{"step": "vision: repetition 1", "elapsed_s": 1.0, "temperature_c": None}]
+
+    paths = [written("image.json", of_images), written("a.json")]
+    if outcome is not None:
+        with pytest.raises(EdgepipeError, match=f"image.json is damaged: .*{outcome}"):
+            compare(paths)
+        return
+    drawn = figures(compare(paths).reports)
+    assert ("Latency of image at once" in {figure.heading for figure in drawn}) == bool(samples)
+    for figure in drawn:
+        ET.fromstring(f"<p>{figure.svg}</p>")
+
+
+def test_text_and_images_have_plots_of_their_own(written: Written) -> None:
+    first, second, third = compare([written(f"{name}.json") for name in "abc"]).reports
+    second.speed, second.speed_unit = [[(1.0, 400.0), (2.0, 410.0)]], "images/s"
+    third.curve = []
+    drawn = {figure.heading: figure for figure in figures([first, second, third])}
+    of_text = next(figure for heading, figure in drawn.items() if "tokens/s" in heading)
+    of_images = next(figure for heading, figure in drawn.items() if "images/s" in heading)
+    assert (of_text.legend, of_images.legend) == ((0, 2), (1,))
+    assert drawn["Cost of a forward of S tokens"].legend == (0, 1)
+
+
+def test_what_only_some_have_stands_where_they_have_it() -> None:
+    assert merged(["ace", "abce", "xay"]) == list("xaybce")
+    assert merged(["abz", "acz"]) == list("acbz")
+    assert merged(["ab", "xy"]) == list("abxy"), "what has nothing in common comes last"
+    assert merged([]) == []
 
 
 def test_hostile_names_are_text(written: Written) -> None:
@@ -286,7 +340,7 @@ def test_the_command_prints_a_table_and_writes_a_page(
     with pytest.raises(SystemExit) as caught:
         cli.main(["report", str(tmp_path / "a.json"), "--html", str(tmp_path / "no" / "page.html")])
     assert caught.value.code == 1
-    assert "No such file" in capsys.readouterr().err
+    assert "no/page.html (No such file or directory): give another place" in capsys.readouterr().err
 
 
 def test_letters_go_on_after_z() -> None:
@@ -304,3 +358,11 @@ def test_letters_go_on_after_z() -> None:
 )
 def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
     assert ticks(low, high) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (0.5, "0.5"), (2000.0, "2000"), (12_000.0, "12k"), (500_000.0, "500k"), (2e7, "20M"), (3e10, "30G")],
+)
+def test_ticks_are_short(value: float, text: str) -> None:
+    assert tick_text(value) == text

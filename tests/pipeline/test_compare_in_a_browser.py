@@ -29,8 +29,20 @@ HARNESS = """<body><iframe src="{page}" style="width:{width}px;height:2000px;bor
     const box = text.getBoundingClientRect(), around = text.ownerSVGElement.getBoundingClientRect();
     return box.left < around.left - 1 || box.right > around.right + 1 || box.bottom > around.bottom + 1;
   }});
+  const meet = (one, other) => one.left < other.right && other.left < one.right &&
+    one.top < other.bottom && other.top < one.bottom;
+  const covered = [...inside.querySelectorAll("svg")].flatMap(plot => {{
+    const boxes = [...plot.querySelectorAll("text, .dot, .box")].map(mark => [mark, mark.getBoundingClientRect()]);
+    return boxes.filter(([mark, box]) => mark.tagName == "text" &&
+      boxes.some(([other, around]) => other != mark && meet(box, around))).map(([mark]) => mark.textContent);
+  }});
+  const table = inside.querySelector("section"), name = table.querySelector("tbody tr:not(.group) th");
+  table.scrollLeft = 10000;
+  const hidden = name.getBoundingClientRect().left - table.getBoundingClientRect().left;
+  const narrow = [...inside.querySelectorAll(".settings td")].map(cell => cell.getBoundingClientRect().width);
   const small = [...inside.querySelectorAll("svg text")].map(text => text.getBoundingClientRect().height);
   document.getElementById("said").textContent = JSON.stringify({{
+    covered, hidden, narrowest: Math.min(...narrow),
     width: root.scrollWidth, text: inside.body.innerText, cut: cut.map(text => text.textContent),
     drawn: [...inside.querySelectorAll("svg text")].map(text => text.textContent), smallest: Math.min(...small),
     loaded: inside.defaultView.performance.getEntriesByType("resource").length,
@@ -54,6 +66,7 @@ def page(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     report: Any = measure(tiny_bundle, plan=Plan(prompt_lengths=(4,), new_tokens=20, repeats=3, max_width=4))
     for moment in report["conditions"]["during"]:
         moment["temperature_c"] = 50.0
+    report["prompts"][0]["measured"]["samples"][0]["round_ns"][3] *= 1000  # which is counted above the others
     for name, board in (("a", "Raspberry Pi 5"), ("b", "X" * 120)):
         (folder / name).mkdir()
         write_report({**report, "device": {**report["device"], "board": board}}, folder / name)
@@ -79,8 +92,9 @@ def test_nothing_is_wider_than_the_window_and_all_is_there(browser: str, page: P
     found = seen(browser, page, width)
     assert found["width"] <= width
     assert found["cut"] == []
+    assert found["covered"] == [], "no text stands on another, or on what is drawn"
     assert found["loaded"] == 0
-    assert found["smallest"] >= 9, "letters of less than 9 pixels are not read on a phone"
+    assert found["smallest"] >= 11, "letters of less than 11 pixels are not read on a phone"
     for text in ("Comparison of 2 reports", "Raspberry Pi 5", "TTFT, ms", "KV cache, MiB", "What differs", "X" * 120):
         assert text in found["text"]
     for text in ("A", "B", "tokens/s", "°C", "t(S) / t(1)", "seconds since the measurement began", "peak RSS"):
@@ -103,4 +117,7 @@ def test_seven_reports_on_a_phone(browser: str, page: Path) -> None:
     found = seen(browser, many, WIDTHS["phone"])
     assert found["width"] <= WIDTHS["phone"], "wide tables scroll by themselves"
     assert found["cut"] == []
+    assert found["covered"] == []
+    assert 0 <= found["hidden"] < 20, "the names of rows stay when a table is scrolled"
+    assert found["narrowest"] > 60, "settings are not broken after every letter"
     assert "G: " in found["text"]
