@@ -34,7 +34,7 @@ class SshServer:
             "StrictModes": "no",
             "UsePAM": "no",
             "PasswordAuthentication": "no",
-            "SetEnv": f"HOME={home} PATH={path}",
+            "SetEnv": f'"HOME={home}" "PATH={path}"',
         }
         (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in server.items()))
         self.client.mkdir()
