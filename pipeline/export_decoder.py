@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,12 +58,7 @@ def export_decoder(
     for index, form in enumerate(formats):
         begin = time.monotonic()
         share = part_of(progress, index, steps, f"write {form}")
-        if form == "onnx":
-            found = write_onnx(weights, recipe, folder, share, gives_features)
-            report = FormatReport({"plain": PLAIN, "scored": SCORED}, found.precision, found.bytes, found.notes)
-        else:
-            report = load(_WRITERS[form])(weights, recipe, shape, folder, share)
-        written[form] = report
+        report = written[form] = write_format(form, weights, recipe, shape, folder, share, gives_features)
         files[form] = {
             **{variant: f"{name}/{path}" for variant, path in report.paths.items()},
             **(asdict(shape) if form in _WRITERS else {}),
@@ -98,6 +94,27 @@ def export_decoder(
     }
     for form in formats:
         write_reference(draft.folder, name, components, form)
+
+
+def write_format(
+    form: str,
+    weights: DecoderWeights,
+    recipe: DecoderRecipe,
+    shape: StaticShape,
+    folder: Path,
+    progress: Progress | None = None,
+    gives_features: bool = False,
+) -> FormatReport:
+    """Write a decoder in one format under ``folder``.
+
+    Raises:
+        UnsupportedModel: the format cannot hold it.
+    """
+    if form != "onnx":
+        report: FormatReport = load(_WRITERS[form])(weights, recipe, shape, folder, progress)
+        return report
+    found = write_onnx(weights, recipe, folder, progress, gives_features)
+    return FormatReport({"plain": PLAIN, "scored": SCORED}, found.precision, found.bytes, found.notes)
 
 
 def part_of(progress: Progress, index: int, count: int, name: str) -> Progress:

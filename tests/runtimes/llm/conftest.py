@@ -9,109 +9,121 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgepipe.runtimes.llm.decoder import CachedDecoder
+from edgepipe.lazy import load
+from edgepipe.runtimes.llm.decoder import CachedDecoder, Decoder
 from edgepipe.runtimes.llm.drafters.model import ModelDrafter
-from edgepipe.runtimes.llm.engines.onnx import OnnxDecoder
+from edgepipe.runtimes.llm.engines import ENGINES
+from edgepipe.runtimes.llm.gamma import Choice
 from edgepipe.runtimes.llm.kv_cache import KVCache
 from edgepipe.runtimes.llm.kv_policies.full import Full
 from edgepipe.runtimes.llm.kv_policies.policy import Policy
 from edgepipe.runtimes.llm.output_vocabulary import OutputVocabulary
 from edgepipe.runtimes.llm.sampling import Sampler
 
+# Tests guess 8 tokens a round at most, and their caches hold 512 tokens and 16 that pass through.
+WIDTHS, CHUNK, SLOTS = (1, 5, 9), 16, 528
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test of `every_engine` runs in all of them, others in onnx."""
+    if "engine_name" in metafunc.fixturenames:
+        names = list(ENGINES) if metafunc.definition.get_closest_marker("every_engine") else ["onnx"]
+        metafunc.parametrize("engine_name", names, scope="session")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One architecture in engines of static shapes is enough for a quick run."""
+    for item in items:
+        parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if parameters.get("engine_name", "onnx") != "onnx" and parameters.get("architecture", "llama") != "llama":
+            item.add_marker(pytest.mark.slow)
+
+
+class Component:
+    """A decoder in float32 in one engine's format."""
+
+    def __init__(self, engine_name: str, weights: Any, folder: Path) -> None:
+        from edgepipe.exporters.llm.recipe import DecoderRecipe
+        from edgepipe.exporters.llm.static_shape import StaticShape
+        from edgepipe.pipeline.export_decoder import write_format
+
+        recipe = DecoderRecipe("tiny", precision="fp32", head_precision="fp32")
+        written = write_format(engine_name, weights, recipe, StaticShape(WIDTHS, CHUNK, SLOTS), folder)
+        self.engine_name, self.folder, self.paths, self.spec = engine_name, folder, written.paths, weights.spec
+        self._loaded: dict[bool, Decoder] = {}
+
+    def load(self, scored: bool = False) -> Decoder:
+        """In its engine, with attention mass or without."""
+        if scored not in self._loaded:
+            path = self.folder / self.paths["scored" if scored else "plain"]
+            decoder: Decoder = load(ENGINES[self.engine_name])(path, self.spec, threads=1, scored=scored)
+            self._loaded[scored] = decoder
+        return self._loaded[scored]
+
+    def cached(self, policy: Policy | None, chunk: int) -> CachedDecoder:
+        """With an empty cache of its own."""
+        policy = policy or Full(512)
+        decoder = self.load(policy.needs_scores)
+        widest = max(chunk, WIDTHS[-1])
+        cache = KVCache(self.spec, policy.budget, widest, scored=policy.needs_scores, slots=decoder.slots)
+        return CachedDecoder(decoder, cache, policy, chunk)
+
 
 @pytest.fixture(scope="session")
-def exported(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """``exported(architecture, **changes)`` → (Hugging Face folder, fp32 ONNX component folder, spec)."""
-    from edgepipe.exporters.llm.onnx import write_onnx
-    from edgepipe.exporters.llm.recipe import DecoderRecipe
+def exported(
+    engine_name: str, tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Component]:
+    """``exported(architecture, **changes)`` → a `Component` for the engine."""
     from edgepipe.exporters.sources import open_source
 
-    done: dict[Path, Any] = {}
+    done: dict[Path, Component] = {}
 
-    def build(architecture: str, **changes: Any) -> Any:
+    def build(architecture: str, **changes: Any) -> Component:
         source = tiny_model(architecture, **changes)
         if source not in done:
-            folder = tmp_path_factory.mktemp("component")
-            weights = open_source(str(source))
-            write_onnx(weights, DecoderRecipe(str(source), precision="fp32", head_precision="fp32"), folder)
-            done[source] = (source, folder, weights.spec)
+            done[source] = Component(engine_name, open_source(str(source)), tmp_path_factory.mktemp("component"))
         return done[source]
 
     return build
 
 
 @pytest.fixture(scope="session")
-def engine(exported: Callable[..., Any]) -> Callable[..., OnnxDecoder]:
-    """``engine(architecture, scored=False, **changes)`` → a loaded fp32 decoder."""
-    loaded: dict[Any, OnnxDecoder] = {}
-
-    def load(architecture: str, scored: bool = False, **changes: Any) -> OnnxDecoder:
-        _, folder, spec = exported(architecture, **changes)
-        if (folder, scored) not in loaded:
-            name = "model.scored.onnx" if scored else "model.onnx"
-            loaded[folder, scored] = OnnxDecoder(folder / "onnx" / name, spec, threads=1, scored=scored)
-        return loaded[folder, scored]
-
-    return load
-
-
-@pytest.fixture(scope="session")
-def cached(engine: Callable[..., OnnxDecoder]) -> Callable[..., CachedDecoder]:
+def cached(exported: Callable[..., Component]) -> Callable[..., CachedDecoder]:
     """``cached(architecture, policy=None, chunk=16, **changes)`` → a decoder with an empty cache of its own."""
 
-    def build(architecture: str, policy: Policy | None = None, chunk: int = 16, **changes: Any) -> CachedDecoder:
-        policy = policy or Full(512)
-        decoder = engine(architecture, policy.needs_scores, **changes)
-        cache = KVCache(decoder.spec, policy.budget, max(chunk, 9), scored=policy.needs_scores)
-        return CachedDecoder(decoder, cache, policy, chunk)
+    def build(architecture: str, policy: Policy | None = None, chunk: int = CHUNK, **changes: Any) -> CachedDecoder:
+        return exported(architecture, **changes).cached(policy, chunk)
 
     return build
 
 
 @pytest.fixture(scope="session")
-def draft_component(
-    tiny_model: Callable[..., Path], tiny_draft: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., Any]:
-    """``draft_component(architecture, tied=True, **changes)`` → (fp32 ONNX component folder, spec, token ids).
+def trimmed_drafter(
+    engine_name: str,
+    tiny_model: Callable[..., Path],
+    tiny_draft: Callable[..., Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[..., ModelDrafter]:
+    """``trimmed_drafter(architecture, sampler, policy=None, tied=True, **changes)`` → drafts with a trimmed head.
 
     It is ``tiny_draft(architecture, **changes)`` over ``tiny_model(architecture, tied)``.
     """
-    from edgepipe.exporters.llm.onnx import write_onnx
-    from edgepipe.exporters.llm.recipe import DecoderRecipe
     from edgepipe.exporters.sources import open_draft, open_source
 
-    done: dict[str, Any] = {}
-
-    def build(architecture: str, tied: bool = True, **changes: Any) -> Any:
-        key = repr((architecture, tied, sorted(changes.items())))
-        if key not in done:
-            folder = tmp_path_factory.mktemp("draft_component")
-            target = open_source(str(tiny_model(architecture, tied)))
-            weights = open_draft(str(tiny_draft(architecture, **changes)), target)
-            write_onnx(weights, DecoderRecipe("draft", precision="fp32", head_precision="fp32"), folder)
-            done[key] = (folder, weights.spec, weights.output_token_ids)
-        return done[key]
-
-    return build
-
-
-@pytest.fixture(scope="session")
-def trimmed_drafter(draft_component: Callable[..., Any]) -> Callable[..., ModelDrafter]:
-    """``trimmed_drafter(architecture, sampler, policy=None, tied=True, **changes)`` → drafts with `draft_component`."""
-    loaded: dict[Any, OnnxDecoder] = {}
+    done: dict[str, tuple[Component, Any]] = {}
 
     def build(
         architecture: str, sampler: Sampler, policy: Policy | None = None, tied: bool = True, **changes: Any
     ) -> ModelDrafter:
-        folder, spec, ids = draft_component(architecture, tied, **changes)
-        policy = policy or Full(512)
-        key = (folder, policy.needs_scores)
-        if key not in loaded:
-            name = "model.scored.onnx" if policy.needs_scores else "model.onnx"
-            loaded[key] = OnnxDecoder(folder / "onnx" / name, spec, threads=1, scored=policy.needs_scores)
-        cache = KVCache(spec, policy.budget, 16, scored=policy.needs_scores)
-        draft = CachedDecoder(loaded[key], cache, policy, 16)
-        return ModelDrafter(draft, sampler, spec.vocab_size, OutputVocabulary(ids, spec.vocab_size))
+        key = repr((architecture, tied, sorted(changes.items())))
+        if key not in done:
+            target = open_source(str(tiny_model(architecture, tied)))
+            weights = open_draft(str(tiny_draft(architecture, **changes)), target)
+            component = Component(engine_name, weights, tmp_path_factory.mktemp("draft_component"))
+            done[key] = component, weights.output_token_ids
+        component, ids = done[key]
+        vocabulary = OutputVocabulary(ids, component.spec.vocab_size)
+        return ModelDrafter(component.cached(policy, CHUNK), sampler, component.spec.vocab_size, vocabulary)
 
     return build
 
@@ -152,8 +164,8 @@ class TorchDecoder:
         self.scores = [[{} for _ in range(self.kv_heads)] for _ in range(self.layers)]
         self.victims: list[tuple[int, int, int]] = []
 
-    def feed(self, tokens: Sequence[int]) -> np.ndarray:
-        """Logits ``[S, vocab]`` of ``tokens``; then evict down to the budget."""
+    def feed(self, tokens: Sequence[int], evict: bool = True) -> np.ndarray:
+        """Logits ``[S, vocab]`` of ``tokens``; then, perhaps, evict down to the budget."""
         import torch
         from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
@@ -178,7 +190,8 @@ class TorchDecoder:
                 hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
             logits = self.model.lm_head(self.model.model.norm(hidden))[0]
         self.fed += len(tokens)
-        self._evict()
+        if evict:
+            self._evict()
         return logits.numpy()
 
     def _attend(self, layer: int, q: Any, k: Any, v: Any) -> Any:
@@ -228,3 +241,32 @@ def window_victim(sinks: int) -> Callable[[dict[int, float], int], int]:
 @pytest.fixture(scope="session")
 def victim_rules() -> dict[str, Callable[..., Any]]:
     return {"h2o": h2o_victim, "window": window_victim}
+
+
+class RandomGamma:
+    """Another source and another number of guesses each round, none now and then."""
+
+    resting = False
+
+    def __init__(self, most: int, seed: int) -> None:
+        self.most = most
+        self.random = np.random.default_rng(seed)
+
+    def choose(self, sources: Any, limit: int) -> Choice:
+        count = int(self.random.integers(min(self.most, limit) + 1))
+        if not sources or not count:
+            return Choice(watched=tuple(sources))
+        return Choice(sources[self.random.integers(len(sources))], count)
+
+    def observe_guesses(self, source: Any, checked: int, accepted: int) -> None:
+        pass
+
+    def observe_round(self, choice: Choice, guesses: int, tokens: int, draft_ns: int, other_ns: int) -> None:
+        assert guesses <= choice.count <= self.most
+        assert other_ns > 0
+
+
+@pytest.fixture(scope="session")
+def random_gamma() -> Callable[..., RandomGamma]:
+    """``random_gamma(most, seed)``"""
+    return RandomGamma

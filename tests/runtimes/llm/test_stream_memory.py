@@ -54,8 +54,8 @@ print(json.dumps({"samples": samples, "positions": cache.next_position, "slots":
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize("policy", ["window", "h2o"])
 def test_a_stream_of_20000_tokens_does_not_grow(policy: str, exported: Callable[..., Any]) -> None:
-    _, folder, spec = exported("llama")
-    model = folder / "onnx" / ("model.scored.onnx" if policy == "h2o" else "model.onnx")
+    component = exported("llama")
+    spec, model = component.spec, component.folder / component.paths["scored" if policy == "h2o" else "plain"]
     arguments = [model, json.dumps(spec.to_json()), policy, BUDGET, TOKENS, WARM_UP]
     run = subprocess.run([sys.executable, "-c", STREAM, *map(str, arguments)], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
