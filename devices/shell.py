@@ -34,16 +34,24 @@ class Finished:
     said: str
 
     def answer(self) -> dict[str, Any] | None:
-        """The last line of stdout that is a JSON object; None when there is none."""
+        """The last line of stdout that is a JSON object; None when there is none, or it was cut off."""
         lines = [line for line in self.output.splitlines() if line.startswith(b"{")]
-        found: dict[str, Any] | None = json.loads(lines[-1]) if lines else None
-        return found
+        return _object(lines[-1]) if lines else None
 
     def reason(self) -> str:
         """Why it failed: pip's last error, or the last line of stderr."""
         lines = [" ".join(line.split()) for line in self.said.splitlines() if line.strip()]
         errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR:")]
         return (errors or lines or [f"exit code {self.code}"])[-1]
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    """The JSON object that a line is; None for what a login shell says, and for one that was cut off."""
+    try:
+        found = json.loads(line) if line.startswith(b"{") else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def run(
@@ -151,8 +159,7 @@ class Conversation:
         """The next line of JSON that has come; what a login shell says before it is left out."""
         while b"\n" in self._unread:
             line, _, self._unread = self._unread.partition(b"\n")
-            if line.startswith(b"{"):
-                answer: dict[str, Any] = json.loads(line)
+            if (answer := _object(line)) is not None:
                 return answer
         return None
 

@@ -29,7 +29,7 @@ class Ssh(Device):
     """A shared connection of OpenSSH."""
 
     port: int | None = None
-    advice = "see that it is switched on, that sshd runs there, and that `ssh {host}` works"
+    advice = "see that it is switched on, that sshd runs there, and that `{command}` works"
 
     def __init__(self, name: str) -> None:
         """``name`` is ``ssh:host``, ``ssh:user@host:2222``, or a host of ``~/.ssh/config``."""
@@ -41,6 +41,8 @@ class Ssh(Device):
         self.host = found["host"].replace("[", "").replace("]", "")
         if found["port"]:
             self.port = int(found["port"])
+            if not 0 < self.port < 2**16:
+                raise RecipeError(f"device is {name!r}: expected a port from 1 to {2**16 - 1}")
         self._folder: Path | None = None
 
     def connect(self) -> None:
@@ -66,8 +68,9 @@ class Ssh(Device):
             said.seek(0)
             reason = _last_line(said.read().decode(errors="replace"))
         if done.returncode:
+            by_hand = shlex.join(["ssh", *self._port_words(), self.host])
             raise DeviceUnreachable(
-                f"{self.name} does not answer ({reason or 'ssh says nothing'}): {self.advice.format(host=self.host)}"
+                f"{self.name} does not answer ({reason or 'ssh says nothing'}): {self.advice.format(command=by_hand)}"
             )
 
     def command(self, script: str) -> list[str]:
@@ -88,11 +91,14 @@ class Ssh(Device):
             self._folder = None
 
     def _ssh(self, options: dict[str, object]) -> list[str]:
-        port = ["-p", str(self.port)] if self.port else []
         # What a user's configuration may ask for sessions of their own is not for ours.
         ours = {"RemoteCommand": "none", "ClearAllForwardings": "yes", "LogLevel": "ERROR"}
         shared = {"ControlPath": f"{self._folder}/link", **ours, **options}
-        return ["ssh", *port, *(word for key, value in shared.items() for word in ("-o", f"{key}={value}"))]
+        words = [word for key, value in shared.items() for word in ("-o", f"{key}={value}")]
+        return ["ssh", *self._port_words(), *words]
+
+    def _port_words(self) -> list[str]:
+        return ["-p", str(self.port)] if self.port is not None else []
 
 
 def _last_line(said: str) -> str:

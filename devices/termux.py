@@ -26,7 +26,7 @@ class Termux(Ssh):
     """OpenSSH to Termux. Native packages are Termux's own; nothing of Android's system folders is used."""
 
     port = 8022
-    advice = "unlock the phone, open Termux, type `sshd` and, against sleep, `termux-wake-lock`; then try `ssh {host}`"
+    advice = "unlock the phone, open Termux, type `sshd` and, against sleep, `termux-wake-lock`; then try `{command}`"
 
     def provide(self, packages: Collection[str]) -> frozenset[str]:
         """``pkg install``.

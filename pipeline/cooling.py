@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
 from edgepipe.devices.probes import temperature_c
 from edgepipe.devices.readings import Unreadable
-from edgepipe.errors import EdgepipeError
+from edgepipe.errors import EdgepipeError, RecipeError
 
 EVERY_S = 5.0
 
@@ -29,8 +30,11 @@ def cool_down(
         wait: sleeps for so many seconds.
 
     Raises:
+        RecipeError: ``target_c`` or ``limit_s`` is no number.
         EdgepipeError: the temperature cannot be read, or is above ``target_c`` after ``limit_s``.
     """
+    if math.isnan(target_c) or math.isnan(limit_s):
+        raise RecipeError(f"cool_to_c is {target_c:g} and cool_limit_s is {limit_s:g}: expected numbers")
     waited = 0.0
     while True:
         try:

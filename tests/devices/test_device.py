@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,9 @@ def test_an_address_is_a_host_and_a_port(name: str, host: str, port: int | None)
         "ssh:a b",
         "ssh:pi:port",
         "ssh:pi:",
+        "ssh:pi:0",
+        "ssh:pi:65536",
+        "termux:phone:99999",
         "termux:",
         "adb:",
         "adb:-s",
@@ -54,7 +59,7 @@ def test_an_address_is_a_host_and_a_port(name: str, host: str, port: int | None)
     ],
 )
 def test_what_is_no_address_is_told_what_one_is(name: str) -> None:
-    with pytest.raises(RecipeError, match=r"^device is .*: (expected (ssh|termux|adb):|this computer is just local)"):
+    with pytest.raises(RecipeError, match=r"^device is .*: (expected (\w+:|a port)|this computer is just local)"):
         find_device(name)
 
 
@@ -125,7 +130,8 @@ def test_a_file_is_sent_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_answers_are_lines_of_json_whatever_the_login_shell_says_before() -> None:
-    script = """echo 'Welcome {you}'; read line; printf '{"heard": %s}\\n{"and": 2}\\n' "$line"; exit 3"""
+    script = """echo 'Welcome {you}'; echo '{ ~~~ }'; echo '{"cut'
+        read line; printf '{"heard": %s}\\n{"and": 2}\\n' "$line"; exit 3"""
     with Conversation(Local("local"), script) as talk:
         assert talk.send(b"41\n")
         assert talk.answer() == {"heard": 41}
@@ -148,7 +154,14 @@ def test_a_failure_has_a_reason(said: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "expected"), [(b"", None), (b"hello\n", None), (b'x\n{"a": 1}\n{"a": 2}\n', {"a": 2})]
+    ("output", "expected"),
+    [
+        (b"", None),
+        (b"hello\n", None),
+        (b'{"a": 1}\n{"a": [[', None),
+        (b"{ ~~ }\n", None),
+        (b'x\n{"a": 1}\n{"a": 2}\n', {"a": 2}),
+    ],
 )
 def test_the_last_object_is_the_answer(output: bytes, expected: Any) -> None:
     assert Finished(0, output, "").answer() == expected
@@ -156,3 +169,16 @@ def test_the_last_object_is_the_answer(output: bytes, expected: Any) -> None:
 
 def test_a_killed_program_is_told_as_such() -> None:
     assert "was killed" in str(ended_early(Local("local"), Finished(137, b"", "")))
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh: apt install openssh-client")
+def test_who_is_not_reached_is_to_be_tried_at_the_same_port() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # and does not listen
+        port = closed.getsockname()[1]
+        for kind in ("ssh", "termux"):
+            with (
+                pytest.raises(DeviceUnreachable, match=f"`ssh -p {port} 127.0.0.1`"),
+                find_device(f"{kind}:127.0.0.1:{port}"),
+            ):
+                pass

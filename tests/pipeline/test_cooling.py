@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import pytest
 
 from edgepipe.devices.readings import Unreadable
-from edgepipe.errors import EdgepipeError
+from edgepipe.errors import EdgepipeError, RecipeError
 from edgepipe.pipeline.cooling import EVERY_S, cool_down
 
 
@@ -39,3 +40,9 @@ def test_one_without_a_thermometer_is_told() -> None:
 
     with pytest.raises(EdgepipeError, match=r"no temperature can be read \(no zone\): leave it out"):
         cool_down(55.0, 60.0, lambda step: None, unreadable)
+
+
+@pytest.mark.parametrize(("target", "limit_s"), [(math.nan, 60.0), (55.0, math.nan)])
+def test_what_no_temperature_is_below_is_not_waited_for(target: float, limit_s: float) -> None:
+    with pytest.raises(RecipeError, match="is nan.*: expected numbers"):
+        cool([61.0], target, limit_s)
