@@ -216,17 +216,21 @@ def layer_parts(index: int, parameter: str) -> list[str]:
     return [f"model.layers.{index}.{part}.{kind}" for part in _PARTS[module]]
 
 
+def layer_parameters(spec: DecoderSpec) -> list[str]:
+    """The names of a `DecoderLayer`'s parameters."""
+    with torch.device("meta"):
+        return list(DecoderLayer(spec).state_dict())
+
+
 def layer_state(weights: DecoderWeights, index: int) -> dict[str, Tensor]:
     """The state dict of a `DecoderLayer`, read from a source.
 
     Raises:
         UnsupportedModel: a tensor is missing.
     """
-    with torch.device("meta"):
-        names = DecoderLayer(weights.spec).state_dict()
     return {
         name: torch.from_numpy(np.concatenate([weights.tensor(part) for part in layer_parts(index, name)]))
-        for name in names
+        for name in layer_parameters(weights.spec)
     }
 
 

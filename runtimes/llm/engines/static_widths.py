@@ -149,5 +149,11 @@ class StaticWidthsDecoder(ABC):
         return results.logits if entry.last_only else results.logits[:count]
 
 
+def cache_inputs(cache: KVCache) -> dict[str, np.ndarray]:
+    """Every layer's keys and values, float32 ``[Hkv, C, D]``, by the names of a graph's inputs."""
+    parts = zip(("keys", "values"), cache.rows.swapaxes(0, 1), strict=True)
+    return {f"{part}_{layer}": plane for part, planes in parts for layer, plane in enumerate(planes)}
+
+
 def _listed(numbers: Iterable[int], separator: str = ", ") -> str:
     return separator.join(map(str, numbers))

@@ -40,7 +40,7 @@ class LiteRTEngine:
         Raises:
             MissingExtra: neither ai-edge-litert nor tflite-runtime is installed.
         """
-        self._litert = _interpreters()
+        self._litert = interpreters()
         self.folder = folder / "tflite"
         self.threads = threads or os.cpu_count() or 1
         self.exact = exact
@@ -118,7 +118,7 @@ class LiteRTEngine:
         return interpreter
 
 
-def _interpreters() -> Any:
+def interpreters() -> Any:
     """The module with ``Interpreter``, the same in both packages."""
     try:
         from ai_edge_litert import interpreter

@@ -1,0 +1,137 @@
+"""Writes a decoder for LiteRT: a signature per width, with and without attention mass, over one set of weights.
+
+One layer is converted per width, and the others are copies of its graph with weights of their own: converting the
+whole decoder would take minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from edgepipe.exporters.llm.recipe import DecoderRecipe
+from edgepipe.exporters.llm.static_shape import FormatReport, StaticShape
+from edgepipe.exporters.llm.tflite_model import Parameter, Subgraph, TFLiteModel
+from edgepipe.exporters.llm.tflite_trace import SLOTS, random, schema, trace
+from edgepipe.exporters.llm.tflite_weights import WeightStore
+from edgepipe.exporters.llm.torch_decoder import DecoderLayer, OutputHead, check_kind
+from edgepipe.exporters.sources.weights import DecoderWeights
+from edgepipe.runtimes.llm.engines.static_widths import Entry
+from edgepipe.runtimes.llm.spec import DecoderSpec
+
+FILE = "tflite/model.tflite"
+
+Progress = Callable[[float, str], None]
+
+
+def write_tflite(
+    weights: DecoderWeights,
+    recipe: DecoderRecipe,
+    shape: StaticShape,
+    folder: Path,
+    progress: Progress | None = None,
+) -> FormatReport:
+    """Write ``tflite/model.tflite`` under ``folder``, which serves plain and scored caches of any number of slots.
+
+    Tensors are read, quantised, appended and dropped one after another. ``progress`` is called with the fraction
+    done and what comes next.
+
+    Raises:
+        UnsupportedModel: the model is a draft that reads features, a tensor is missing, or litert-torch fails.
+    """
+    check_kind(weights)
+    progress = progress or (lambda fraction, part: None)
+    spec = weights.spec
+    path = folder / FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    entries = [
+        entry
+        for scored in (False, True)
+        for entry in (*(Entry(width, False, scored) for width in shape.widths), Entry(shape.chunk, True, scored))
+    ]
+    with TFLiteModel(path) as model:
+        store = WeightStore(weights, recipe, model)
+        embeddings, scales = store.table()
+        layers = []
+        for index in range(spec.num_layers):
+            progress(0.6 * index / spec.num_layers, f"layer {index + 1} of {spec.num_layers}")
+            layers.append(store.layer(index))
+        head = store.head()
+        for done, entry in enumerate(entries):
+            progress(0.6 + 0.35 * done / len(entries), entry.name)
+            graph = _Graph(spec, entry, Subgraph(model, entry.name, entry.width, shape.slots))
+            graph.build(embeddings, scales, layers, head)
+        progress(0.95, "file")
+        size = model.save(f"edgepipe {spec.architecture}")
+    return FormatReport({"plain": FILE, "scored": FILE}, store.precision(), size, store.notes())
+
+
+class _Graph:
+    """One entry's graph; inputs and outputs are those of `edgepipe.runtimes.llm.engines.static_widths`."""
+
+    def __init__(self, spec: DecoderSpec, entry: Entry, graph: Subgraph) -> None:
+        self.spec = spec
+        self.entry = entry
+        self.graph = graph
+
+    def build(
+        self,
+        embeddings: Parameter,
+        scales: Parameter | None,
+        layers: Sequence[Mapping[str, Parameter]],
+        head: Mapping[str, Parameter],
+    ) -> None:
+        """Add everything from tokens to logits."""
+        spec, graph, width = self.spec, self.graph, self.entry.width
+        tokens = graph.input("tokens", (width,), "int32")
+        shared = [graph.input(name, (width, spec.head_dim // 2)) for name in ("cos", "sin")]
+        shared.append(graph.input("mask", (width, width + SLOTS)))
+        if self.entry.last_only:
+            logit_rows = graph.input("logit_rows", (1,), "int32")
+        slots = (spec.num_kv_heads, SLOTS, spec.head_dim)
+        hidden = self._embed(tokens, embeddings, scales)
+        traced = trace(
+            DecoderLayer(spec, scored=self.entry.scored),
+            [
+                random(width, spec.hidden_size),
+                *(random(width, spec.head_dim // 2) for _ in range(2)),
+                random(width, width + SLOTS),
+                random(*slots),
+                random(*slots),
+            ],
+        )
+        rows: list[int] = []
+        masses: list[int] = []
+        for index, parameters in enumerate(layers):
+            cache = [graph.input(f"{part}_{index}", slots) for part in ("keys", "values")]
+            hidden, keys, values, *mass = graph.add(traced, [hidden, *shared, *cache], parameters)
+            rows += [keys, values]
+            masses += mass
+        if self.entry.last_only:
+            hidden = graph.operator(
+                "GATHER", [hidden, logit_rows], (1, spec.hidden_size), schema.GatherOptionsT(axis=0)
+            )
+        count = 1 if self.entry.last_only else width
+        (logits,) = graph.add(trace(OutputHead(spec), [random(count, spec.hidden_size)]), [hidden], head)
+        graph.output("logits", logits)
+        graph.output("rows", self._joined(rows, (width, spec.head_dim)))
+        if masses:
+            graph.output("mass", self._joined(masses, (width, width + SLOTS)))
+
+    def _embed(self, tokens: int, table: Parameter, scales: Parameter | None) -> int:
+        """Rows of the table; those of an integer table are multiplied with their scales."""
+        graph, width = self.graph, self.entry.width
+        shape, options = (width, self.spec.hidden_size), schema.GatherOptionsT(axis=0)
+        if scales is None:
+            return graph.operator("GATHER", [graph.parameter(table), tokens], shape, options)
+        codes = graph.operator("GATHER", [graph.parameter(table), tokens], shape, options, "int8")
+        row_scales = graph.operator("GATHER", [graph.parameter(scales), tokens], (width, 1), options)
+        cast = schema.CastOptionsT(inDataType=schema.TensorType.INT8, outDataType=schema.TensorType.FLOAT32)
+        return graph.operator(
+            "MUL", [graph.operator("CAST", [codes], shape, cast), row_scales], shape, schema.MulOptionsT()
+        )
+
+    def _joined(self, parts: Sequence[int], shape: Sequence[int]) -> int:
+        """``[len(parts) * Hkv, *shape]`` of parts ``[Hkv, *shape]``: one output is handed over sooner than many."""
+        heads = len(parts) * self.spec.num_kv_heads
+        return self.graph.operator("CONCATENATION", parts, (heads, *shape), schema.ConcatenationOptionsT(axis=0))

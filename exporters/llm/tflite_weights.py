@@ -1,0 +1,133 @@
+"""Brings a decoder's matrices into a TFLite file, quantised as LiteRT can compute with them.
+
+XNNPACK has products of float32 with int8 (a scale per row) and with int4 (a scale per block), both symmetric and with
+positive scales, and quantises the other factor to int8 row by row as it goes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from edgepipe.exporters.llm.onnx_projection import BITS
+from edgepipe.exporters.llm.quantize import pack, quantize, unpack
+from edgepipe.exporters.llm.recipe import DecoderRecipe
+from edgepipe.exporters.llm.tflite_model import Parameter, TFLiteModel
+from edgepipe.exporters.llm.tflite_trace import schema
+from edgepipe.exporters.llm.torch_decoder import layer_parameters, layer_parts
+from edgepipe.exporters.sources.weights import DecoderWeights
+
+# The shortest block of XNNPACK's int4 products; longer ones are multiples of it.
+SMALLEST_BLOCK = 32
+_FLOATS = ("F32", "F16", "BF16")
+_SMALLEST_SCALE = np.float32(np.finfo(np.float16).smallest_normal)
+_PART_OF = {"qkv": "attention", "o": "attention", "gate_up": "mlp", "down": "mlp"}
+_NAMES = {bits: name for name, bits in BITS.items()}
+
+
+class WeightStore:
+    """One decoder's weights on their way into a file."""
+
+    def __init__(self, weights: DecoderWeights, recipe: DecoderRecipe, model: TFLiteModel) -> None:
+        self.weights = weights
+        self.recipe = recipe
+        self.model = model
+        self._bits: defaultdict[str, set[int]] = defaultdict(set)
+        self._kept_at_8: set[str] = set()
+        self._table: Parameter | None = None
+
+    def precision(self) -> dict[str, str]:
+        """By part of the decoder, for example ``"int4"``, or ``"int4+int8"`` where layers differ."""
+        return {part: "+".join(sorted(_NAMES[bits] for bits in found)) for part, found in self._bits.items()}
+
+    def notes(self) -> tuple[str, ...]:
+        """Sentences for the export report."""
+        if not self._kept_at_8:
+            return ()
+        kinds = ", ".join(sorted(self._kept_at_8))
+        return (f"TFLite cannot hold {kinds} blocks: such tensors are int8, since rounding to 4 bits twice loses more",)
+
+    def table(self) -> tuple[Parameter, Parameter | None]:
+        """The embedding table, float32 or codes, and the scales ``[V, 1]`` of the latter's rows."""
+        name = "model.embed_tokens"
+        precision = self.recipe.head if self.recipe.head == "fp32" else "int8"
+        table = self._table = self._matrix("embeddings", name, [f"{name}.weight"], precision)
+        if table.scales is None:
+            return table, None
+        return replace(table, name=f"{name}.codes", scales=None), self.model.store(
+            f"{name}.scales", table.scales[:, None]
+        )
+
+    def layer(self, index: int) -> dict[str, Parameter]:
+        """The parameters of a `edgepipe.exporters.llm.torch_decoder.DecoderLayer`."""
+        parameters = {}
+        for name in layer_parameters(self.weights.spec):
+            parts, module = layer_parts(index, name), name.removesuffix(".weight")
+            full_name = f"model.layers.{index}.{name}"
+            if module in _PART_OF:
+                parameters[name] = self._matrix(_PART_OF[module], full_name, parts, self.recipe.precision)
+            else:
+                parameters[name] = self.model.store(full_name, self._joined(parts))
+        return parameters
+
+    def head(self) -> dict[str, Parameter]:
+        """The parameters of a `edgepipe.exporters.llm.torch_decoder.OutputHead`."""
+        name = "lm_head.weight"
+        tensor = "model.embed_tokens.weight" if self.weights.spec.tied_embeddings else name
+        precision = "int8" if self.recipe.head == "auto" else self.recipe.head
+        if self.weights.spec.tied_embeddings and precision != "int4":
+            assert self._table is not None
+            head = self._table
+            self._bits["head"] = self._bits["embeddings"]
+        else:
+            head = self._matrix("head", name, [tensor], precision)
+        return {"norm.weight": self.model.store("model.norm.weight", self._joined(["model.norm.weight"])), name: head}
+
+    def _joined(self, tensors: Sequence[str]) -> np.ndarray:
+        return np.concatenate([self.weights.tensor(tensor) for tensor in tensors])
+
+    def _matrix(self, part: str, name: str, tensors: Sequence[str], precision: str) -> Parameter:
+        weight = self._joined(tensors)
+        bits = self._choose_bits(tensors, precision)
+        if bits == 4 and weight.shape[1] % SMALLEST_BLOCK:
+            bits = 8
+        self._bits[part].add(bits)
+        if bits == 8:
+            return self._rows_of_int8(name, weight)
+        return self._blocks_of_int4(name, weight) if bits == 4 else self.model.store(name, weight)
+
+    def _choose_bits(self, tensors: Sequence[str], precision: str) -> int:
+        """Left to us, what a GGUF has rounded already is not rounded to 4 bits again, and all else is."""
+        if precision != "auto":
+            return BITS[precision]
+        kinds = {kind for tensor in tensors if (kind := self.weights.gguf_type(tensor)) and kind not in _FLOATS}
+        self._kept_at_8 |= kinds
+        return 8 if kinds else 4
+
+    def _rows_of_int8(self, name: str, weight: np.ndarray) -> Parameter:
+        matrix = quantize(weight, 8, weight.shape[1], symmetric=True, positive_scales=True)
+        # Without -128: LiteRT's own kernels count on it.
+        codes = np.maximum(matrix.packed.reshape(weight.shape), 1).astype(np.int16) - 128
+        scales = np.maximum(matrix.scales[:, 0], np.finfo(np.float32).smallest_normal)
+        return self.model.store(name, codes.astype(np.int8), scales=scales)
+
+    def _blocks_of_int4(self, name: str, weight: np.ndarray) -> Parameter:
+        columns, block_size = weight.shape[1], self.recipe.block_size
+        while columns % block_size:
+            block_size //= 2
+        matrix = quantize(weight, 4, block_size, symmetric=True, positive_scales=True)
+        # The file's scales are of half precision. Those that are too small for it grow, and their codes shrink.
+        scales = np.maximum(matrix.scales, _SMALLEST_SCALE)
+        levels = (unpack(matrix.packed, 4).astype(np.float32) - 8) * (matrix.scales / scales)[..., None]
+        codes = np.rint(levels).astype(np.int8).view(np.uint8) & 15
+        return self.model.store(
+            name,
+            pack(codes.reshape(weight.shape), 4),
+            shape=weight.shape,
+            type=schema.TensorType.INT4,
+            block_scales=self.model.store(f"{name}.scales", scales.astype(np.float16)),
+            block_size=block_size,
+        )
