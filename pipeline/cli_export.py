@@ -193,7 +193,7 @@ def _facts(bundle: Bundle) -> dict[str, Any]:
 def _summary(facts: dict[str, Any]) -> str:
     """The same for a person."""
     from edgepipe.devices.boards import find_board
-    from edgepipe.pipeline.model_card import board_commands, figures, shape_of, tflite_micro_arenas
+    from edgepipe.pipeline.model_card import board_commands, figures, in_words, shape_of, tflite_micro_arenas
 
     lines = [f"{facts['bundle']}: {facts['bytes'] / 1e6:.1f} MB, id {facts['bundle_id']}"]
     for name, component in facts["components"].items():
@@ -206,14 +206,13 @@ def _summary(facts: dict[str, Any]) -> str:
         if component["kind"] == "vision":
             lines.append(f"  {tflite_micro_arenas(component['memory']['tflite_micro'])}")
         lines += [f"  {note}" for note in component["export"]["notes"]]
-        if len(formats := component["formats"]) > 1 and component["kind"] != "vision":
-            took = (
-                f"{form} {files['bytes'] / 1e6:.1f} MB in {files['export_seconds']:.1f} s"
-                for form, files in formats.items()
-            )
-            lines.append(f"  {', '.join(took)}")
-        if result := facts["validation"].get(name):
-            lines.append(f"  against {source}: {figures(result)}")
+        result = facts["validation"].get(name)
+        if component["kind"] == "vision":
+            lines += [f"  against {source}: {figures(result)}"] if result else []
+        else:
+            for form, files in component["formats"].items():
+                found = f"; against {source}: {in_words(result['formats'][form]['plain'])}" if result else ""
+                lines.append(f"  {form}: {files['bytes'] / 1e6:.1f} MB in {files['export_seconds']:.1f} s{found}")
         export = component["export"]
         lines.append(f"  took {export['seconds']:.1f} s, peak memory {export['peak_rss_bytes'] / 2**30:.2f} GiB")
     dashes = "-- " if facts["bundle"].startswith("-") else ""

@@ -19,6 +19,8 @@ from edgepipe.exporters.sources.weights import DecoderWeights
 from edgepipe.lazy import load
 from edgepipe.pipeline.bundle_writer import BundleDraft
 from edgepipe.pipeline.reference import write_reference
+from edgepipe.runtimes.llm.decoder import Decoder
+from edgepipe.runtimes.llm.engines import ENGINES
 from edgepipe.runtimes.llm.output_vocabulary import TOKEN_IDS
 
 Progress = Callable[[float, str], None]
@@ -59,18 +61,21 @@ def export_decoder(
         begin = time.monotonic()
         share = part_of(progress, index, steps, f"write {form}")
         report = written[form] = write_format(form, weights, recipe, shape, folder, share, gives_features)
+        seconds = round(time.monotonic() - begin, 3)
+        decoder: Decoder = load(ENGINES[form])(folder / report.paths["plain"], weights.spec)
+        static = {"widths": decoder.widths, "chunk": shape.chunk, "slots": decoder.slots}
         files[form] = {
             **{variant: f"{name}/{path}" for variant, path in report.paths.items()},
-            **(asdict(shape) if form in _WRITERS else {}),
+            **({key: value for key, value in static.items() if value is not None} if decoder.widths else {}),
             "precision": report.precision,
             "bytes": report.bytes,
-            "export_seconds": round(time.monotonic() - begin, 3),
+            "export_seconds": seconds,
         }
+        del decoder
     if check:
         models = {form: report.paths for form, report in written.items()}
-        longest = weights.spec.context_length
-        if any(form in _WRITERS for form in formats):
-            longest = min(longest, shape.slots - shape.widths[-1])
+        room = [facts["slots"] - facts["widths"][-1] for facts in files.values() if "slots" in facts]
+        longest = min([weights.spec.context_length, *room])
         share = part_of(progress, steps - 1, steps, "validate")
         draft.manifest["validation"][name] = validate(weights, folder, models, recipe.limits, longest, share)
     several = len(formats) > 1

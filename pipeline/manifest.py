@@ -105,20 +105,20 @@ def _check_component(path: Path, name: str, component: object, files: dict[str, 
         for graph, file in graphs.items():
             if kind == "vision" or graph not in FACTS:
                 _check_listed(path, f"{key}.{shown(graph)[1:-1]}", file, files)
-        if "slots" in graphs or "widths" in graphs:
+        if "widths" in graphs or "slots" in graphs:
             _check_shape(path, key, graphs)
     file = "plan" if kind == "vision" else "tokenizer"
     _check_listed(path, f"{where}.{file}", component.get(file), files)
 
 
 def _check_shape(path: Path, key: str, facts: dict[str, Any]) -> None:
-    """``slots`` of a cache, and ``widths`` of forwards, ascending from 1."""
-    widths, slots = facts.get("widths"), facts.get("slots")
+    """``widths`` of forwards, ascending from 1, and, where a cache must have so many, ``slots``."""
+    widths = facts.get("widths")
     if not isinstance(widths, list) or any(type(width) is not int for width in widths) or widths[:1] != [1]:
         raise damaged(path, f"{key}.widths is {shown(widths)}, expected whole numbers that begin with 1")
     if widths != sorted(set(widths)):
         raise damaged(path, f"{key}.widths is {shown(widths)}, expected ascending numbers")
-    if type(slots) is not int or slots <= widths[-1]:
+    if "slots" in facts and (type(slots := facts["slots"]) is not int or slots <= widths[-1]):
         raise damaged(path, f"{key}.slots is {shown(slots)}, expected a number above {widths[-1]}")
 
 

@@ -118,12 +118,12 @@ def _arena(arena: dict[str, int]) -> str:
 def figures(result: dict[str, Any]) -> str:
     """One line of what validating a component showed."""
     if "formats" not in result:  # of a vision model
-        return "; ".join(f"{name}: {_in_words(found)}" for name, found in result.items())
-    formats = {form: _in_words(found["plain"]) for form, found in result["formats"].items()}
+        return "; ".join(f"{name}: {in_words(found)}" for name, found in result.items())
+    formats = {form: in_words(found["plain"]) for form, found in result["formats"].items()}
     return "; ".join(f"{form}: {words}" if len(formats) > 1 else words for form, words in formats.items())
 
 
-def _in_words(found: dict[str, Any]) -> str:
+def in_words(found: dict[str, Any]) -> str:
     parts = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in found.items() if value is not None]
     return ", ".join(parts)
 
