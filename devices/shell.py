@@ -235,11 +235,12 @@ def ended_early(device: Device, done: Finished) -> DeviceError:
 
 @contextlib.contextmanager
 def sent_for_now(device: Device, file: Path, folder: str) -> Iterator[str]:
-    """Path on the device of a copy of ``file`` under a name of its own, removed at the end."""
-    there = f"{folder}/{secrets.token_hex(4)}{file.suffix}"
-    send(device, file, there)
+    """Path on the device of a copy of ``file``, in a folder of its own that is removed at the end."""
+    own = f"{folder}/{secrets.token_hex(4)}"
+    there = f"{own}/{file.name}"
     try:
+        send(device, file, there)
         yield there
     finally:
         with contextlib.suppress(DeviceUnreachable):
-            run(device, f"rm -f {shlex.quote(there)}")
+            run(device, f"rm -rf {shlex.quote(own)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import click
@@ -49,5 +50,7 @@ def command(bundle: Path, device: str, engine: str | None, wheels: Path | None, 
     click.echo(
         f"{done.device}: {', '.join(done.engines)} {environment}, {done.copied_bytes / 1e6:.1f} MB copied", err=True
     )
-    click.echo(f"{done.folder}; from here: edgepipe run {bundle} --device {device}", err=True)
+    click.echo(
+        f"{done.folder}; from here: {shlex.join(['edgepipe', 'run', str(bundle), '--device', device])}", err=True
+    )
     return 0

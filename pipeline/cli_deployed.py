@@ -24,7 +24,7 @@ def run_there(bundle: Path, device: str, prompt: str | None, file: Any, image: P
     from edgepipe.pipeline.deployed import deployed
 
     with ExitStack() as held:
-        there = held.enter_context(deployed(bundle, device))
+        there = held.enter_context(deployed(bundle, device, _engine()))
         flags, stdin = given_flags(_OURS) + (["--json"] if as_json else []), None
         if image is not None:
             flags += ["--image", held.enter_context(there.file(image))]
@@ -39,12 +39,19 @@ def measure_there(bundle: Path, device: str, file: str | None) -> Report:
     from edgepipe.pipeline.deployed import deployed
 
     with ExitStack() as held:
-        there = held.enter_context(deployed(bundle, device))
+        there = held.enter_context(deployed(bundle, device, _engine()))
         flags = given_flags(_OURS)
         if file is not None:
             flags += ["--file", held.enter_context(there.file(Path(file)))]
         report: Any = there.run_json("measure", [*flags, "--output", f"{there.root}/report"])
+        if file is not None:
+            report["configuration"]["file"] = file
         return report
+
+
+def _engine() -> str | None:
+    engine: str | None = click.get_current_context().params["engine"]
+    return engine
 
 
 def given_flags(without: Collection[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -79,7 +80,7 @@ def deploy(
     """
     if isinstance(device, str):
         if is_board(device):
-            raise RecipeError(f"device is {device}: a board is flashed, type edgepipe flash {bundle}")
+            raise RecipeError(f"device is {device}: a board is flashed, type edgepipe flash {shlex.quote(str(bundle))}")
         device = find_device(device)
     opened, tell = Bundle.open(bundle), progress or (lambda fraction, step: None)
     name = opened.folder.resolve().name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import shlex
 import tempfile
@@ -17,6 +18,7 @@ from edgepipe.devices.installation import FOLDER, STAMP, bundle_folder, python_o
 from edgepipe.devices.shell import Finished, attach, ended_early, run, sent_for_now
 from edgepipe.errors import DeviceError, EdgepipeError, MeasurementUntrustworthy, ValidationFailed
 from edgepipe.pipeline.bundle import CHECKSUMS, Bundle
+from edgepipe.pipeline.requirements import engines_for, requirements_for
 from edgepipe.pipeline.termination import termination_cleans_up
 
 # The folder, what the environment says of itself, and the sums of the bundle; nothing for what is not there.
@@ -81,12 +83,13 @@ class Deployed:
 
 
 @contextmanager
-def deployed(bundle: str | Path, name: str) -> Iterator[Deployed]:
-    """The copy of a bundle on the device that a user's ``name`` names.
+def deployed(bundle: str | Path, name: str, engine: str | None = None) -> Iterator[Deployed]:
+    """The copy of a bundle on the device that a user's ``name`` names, to be run in ``engine`` if one is asked for.
 
     Raises:
         BundleError: the bundle here is damaged.
-        DeviceError: it was not deployed there, or another of its name was.
+        RecipeError: it has no files for the engine.
+        DeviceError: it was not deployed there, or without the engine, or another of its name was.
         DeviceUnreachable: the device does not answer.
     """
     opened = Bundle.open(bundle)
@@ -94,15 +97,21 @@ def deployed(bundle: str | Path, name: str) -> Iterator[Deployed]:
     with termination_cleans_up(), find_device(name) as device:
         look = {"folder": FOLDER, "stamp": STAMP, "name": shlex.quote(folder), "sums": CHECKSUMS, "mark": _MARK}
         done = run(device, _LOOK.format(home=device.home, **look))
+        if done.code:
+            raise ended_early(device, done)
         _, _, found = done.output.decode(errors="replace").partition(_MARK)
         root, stamp, sums = found.split("\n", 2)
-        remedy = f"edgepipe deploy {bundle} --device {name}"
+        remedy = shlex.join(["edgepipe", "deploy", str(bundle), "--device", name])
         if not stamp or not sums:
             raise DeviceError(f"{folder} is not on {name}, or not whole: {remedy}")
         if f'"version": "{edgepipe.__version__}"' not in stamp:
             raise DeviceError(f"{name} has another edgepipe than this {edgepipe.__version__}: {remedy}")
         if sums.strip() != (opened.folder / CHECKSUMS).read_text("utf-8").strip():
             raise DeviceError(f"{name} has another {folder} than this one: {remedy}")
+        if engine not in (None, "auto"):
+            needed = requirements_for(opened, engines_for(opened, engine))
+            if not set(needed.values()) <= set(json.loads(stamp)["requirements"]):
+                raise DeviceError(f"{folder} is on {name} without {engine}: {remedy} --engine {engine}")
         yield Deployed(device, root, folder)
 
 

@@ -30,7 +30,7 @@ def engines_for(bundle: Bundle, asked: str | None = None) -> list[str]:
         RecipeError: no component has files for the engine asked for.
     """
     asked = ENGINE_OF.get(asked, asked) if asked else None
-    engines = set()
+    engines, available = set(), set()
     for name, component in bundle.manifest["components"].items():
         exported = {ENGINE_OF[form] for form in component["formats"] if form in ENGINE_OF}
         if not exported:
@@ -38,12 +38,15 @@ def engines_for(bundle: Bundle, asked: str | None = None) -> list[str]:
                 f"{bundle.folder}: {name} has no files for an engine of {', '.join(_PREFERRED)}: export it with "
                 "--formats, or flash its firmware with edgepipe flash"
             )
+        available |= exported
         if asked == "all":
             engines |= exported
         else:
             engines.add(asked if asked in exported else next(engine for engine in _PREFERRED if engine in exported))
     if asked and asked not in {*engines, "all"}:
-        raise RecipeError(f"engine is {asked}: {bundle.folder} has no files for it, only for {', '.join(engines)}")
+        raise RecipeError(
+            f"engine is {asked}: {bundle.folder} has no files for it, only for {', '.join(sorted(available))}"
+        )
     return sorted(engines)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -113,8 +114,32 @@ def test_images_go_along(
     here = cli("run", vision_bundle, *flags)
     assert json.loads(there.stdout)["output"] == json.loads(here.stdout)["output"]
     assert list((home / ".edgepipe/inbox").iterdir()) == []
+    (tmp_path / "it's no image.png").touch()
+    done = cli(
+        *("run", vision_bundle, "--image", tmp_path / "it's no image.png", "--device", "ssh:pi"),
+        environment=ssh_server.environment(),
+    )
+    assert done.returncode == 1
+    assert "/it's no image.png is no image" in done.stderr, "the user's name of it"
     stamp = json.loads((home / ".edgepipe/venv/edgepipe.json").read_text())  # of a text model's, with one package more
     assert {"onnxruntime", "pillow"} <= {requirement.partition(">")[0] for requirement in stamp["requirements"]}
+
+
+def test_what_is_to_be_typed_is_as_a_shell_takes_it(
+    ssh_server: Any, vision_bundle: Path, cli: Cli, tmp_path: Path, wheels: Path
+) -> None:
+    bundle = shutil.copytree(vision_bundle, tmp_path / "it's a bundle")
+    there = {"environment": ssh_server.environment()}
+    done = cli("run", bundle, "--verify", "--device", "ssh:pi", **there)
+    assert done.returncode == 4
+    typed = shlex.split(done.stderr.strip().rpartition(": edgepipe ")[2])
+    assert typed == ["deploy", str(bundle), "--device", "ssh:pi"]
+    done = cli(*typed, "--wheels", wheels, **there)
+    assert done.returncode == 0, done.stderr
+    assert shlex.split(done.stderr.strip().rpartition("edgepipe ")[2]) == ["run", str(bundle), "--device", "ssh:pi"]
+    done = cli("run", bundle, "--verify", "--device", "ssh:pi", "--engine", "litert", **there)
+    assert done.returncode == 4, "only onnx was installed"
+    assert shlex.split(done.stderr.strip().rpartition(": edgepipe ")[2]) == [*typed, "--engine", "litert"]
 
 
 def test_measure_brings_the_report_back(deployed: Any, tmp_path: Path) -> None:
