@@ -82,11 +82,14 @@ def run(
 def send(device: Device, file: Path, destination: str) -> None:
     """Copy one small file; ``destination`` has its old content, or none, until all of it is there.
 
+    Several may copy to it at once.
+
     Raises:
         DeviceUnreachable: the link broke.
         DeviceError: the file cannot be written there.
     """
-    size, there, partial = file.stat().st_size, shlex.quote(destination), shlex.quote(f"{destination}.partial")
+    size, there = file.stat().st_size, shlex.quote(destination)
+    partial = shlex.quote(f"{destination}.{secrets.token_hex(4)}")
     whole = f'[ "$(wc -c < {partial})" -eq {size} ]'
     folder = shlex.quote(destination.rpartition("/")[0])
     script = f"mkdir -p {folder} && cat > {partial} && {whole} && mv {partial} {there}; c=$?; rm -f {partial}; exit $c"

@@ -62,10 +62,12 @@ class Target:
     def bring(cls, device: Device, wheel: Path, found: dict[str, Any]) -> Target:
         """Bring the wheel to a device on which `look` has found a Python."""
         digest = sha256(wheel)
-        there = f"{found['root']}/wheel/{digest[:16]}/{wheel.name}"
+        folder, name = f"{found['root']}/wheel", digest[:16]
+        there = f"{folder}/{name}/{wheel.name}"
         if run(device, f"[ -f {shlex.quote(there)} ]").code:
-            run(device, f"rm -rf {shlex.quote(found['root'] + '/wheel')}")
             send(device, wheel, there)
+            # Older ones; another deploy may be bringing this one, too.
+            run(device, f'cd {shlex.quote(folder)} && for old in *; do [ "$old" = {name} ] || rm -rf "$old"; done')
         return cls(device, found["root"], found["python"], there, digest)
 
     def ask(self, what: str, request: dict[str, Any], patience_s: float = PATIENCE_S) -> dict[str, Any]:
