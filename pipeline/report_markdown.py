@@ -28,8 +28,7 @@ def markdown(report: Report) -> str:
     """The report as Markdown."""
     sections = (
         _head(report),
-        *(section(report) for section in (_results, _time_split, _speculation, _cost_curve) if report["prompts"]),
-        *((engine_sections(report),) if "other_engines" in report else ()),
+        *(section(report) for section in (_results, _time_split, _speculation, _cost_curves) if report["prompts"]),
         *((_vision(report["vision"]),) if "vision" in report else ()),
         *((board_sections(report["board"]),) if "board" in report else (_memory(report),)),
         _gates(report),
@@ -51,7 +50,7 @@ def _results(report: Report) -> str:
     for prompt in report["prompts"]:
         length, measured = str(prompt["prompt_tokens"]), prompt["measured"]
         plain, speedup = prompt["plain"], prompt["speedup"]
-        rows.append(_result_row(length, "measured", measured))
+        rows.append(_result_row(length, report["configuration"].get("engines", ["measured"])[0], measured))
         if plain and speedup:
             rows.append(_result_row(length, "plain", plain))
             memory = f"{plain['kv_bytes'] / measured['kv_bytes']:.2f}"
@@ -138,7 +137,10 @@ def _share(guesses: Guesses) -> str:
     return f"{guesses['accepted']}/{guesses['checked']}"
 
 
-def _cost_curve(report: Report) -> str:
+def _cost_curves(report: Report) -> str:
+    """Of one engine, or of several, side by side with all else that they are compared by."""
+    if "other_engines" in report:
+        return engine_sections(report)
     curve = report["cost_curve"]
     assert curve is not None
     rows = [

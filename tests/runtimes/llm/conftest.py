@@ -32,10 +32,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One architecture in engines of static shapes is enough for a quick run."""
+    """Other formats than onnx take long to export."""
     for item in items:
         parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        if parameters.get("engine_name", "onnx") != "onnx" and parameters.get("architecture", "llama") != "llama":
+        if parameters.get("engine_name", "onnx") != "onnx":
             item.add_marker(pytest.mark.slow)
 
 

@@ -1,0 +1,255 @@
+"""One bundle in several engines: the same text from each, errors that name the way out, one report of all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edgepipe
+from edgepipe.errors import BundleError, ContextError, EngineError, MissingExtra, RecipeError, UnsupportedModel
+from edgepipe.exporters.llm.recipe import DecoderRecipe
+from edgepipe.exporters.llm.static_shape import StaticShape
+from edgepipe.pipeline import decoder_engines, engine_choice
+from edgepipe.pipeline.bundle import Bundle
+from edgepipe.pipeline.decode_options import CacheOptions, DecodeOptions
+from edgepipe.pipeline.decoder_engines import first_installed
+from edgepipe.pipeline.engine_choice import choose_engine, expected_tokens_per_s
+from edgepipe.pipeline.measure import Plan, measure
+from edgepipe.pipeline.recipe import Recipe
+from edgepipe.pipeline.report_markdown import markdown
+from edgepipe.pipeline.requirements import engines_for
+from edgepipe.pipeline.session import Session
+from edgepipe.pipeline.verify import verify_reference
+from edgepipe.runtimes.llm.costs import Costs, DraftCost, MeasuredCosts
+from edgepipe.runtimes.llm.engines import ENGINES, is_installed
+
+SHAPE = StaticShape(widths=(1, 5), chunk=16, slots=200)
+STATIC = [engine for engine in ENGINES if engine != "onnx"]
+PROMPT = "def add(a, b):"
+
+
+@pytest.fixture(scope="session")
+def engines_bundle(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`tiny_bundle` in the formats of all engines that are installed. Do not write into it."""
+    for module in ("onnx", "ai_edge_litert", "executorch"):
+        pytest.importorskip(module)
+    target = DecoderRecipe(str(tiny_model("llama")), precision="fp32", head_precision="fp32")
+    draft = DecoderRecipe(str(tiny_model("llama", seed=1)), precision="fp32", head_precision="fp32")
+    recipe = Recipe(target, draft, formats=tuple(ENGINES), static=SHAPE)
+    return edgepipe.export(recipe, tmp_path_factory.mktemp("engines") / "bundle").folder
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing has been measured yet."""
+    monkeypatch.setenv("EDGEPIPE_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.mark.slow
+def test_a_bundle_tells_of_every_format(engines_bundle: Path) -> None:
+    manifest = Bundle.open(engines_bundle).manifest
+    for name in ("target", "draft"):
+        formats = manifest["components"][name]["formats"]
+        assert list(formats) == list(ENGINES)
+        for engine, files in formats.items():
+            assert files["bytes"] > 0
+            assert files["export_seconds"] > 0
+            assert set(files["precision"].values()) == {"fp32"}
+            assert files.get("widths") == (None if engine == "onnx" else [1, 5])
+            found = manifest["validation"][name]["formats"][engine]
+            assert found["plain"]["max_abs_logit"] < 2e-3
+            assert found["scored"]["top1_agreement"] > 0.995
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", STATIC)
+@pytest.mark.parametrize("drafter", ["none", "lookup", "model", "sparse"])
+def test_greedy_text_is_that_of_onnx(engines_bundle: Path, engine: str, drafter: str) -> None:
+    def tokens(engine: str, drafter: str) -> list[int]:
+        options = DecodeOptions(engine, threads=1, chunk=24, drafter=drafter, gamma=4)
+        return edgepipe.run(engines_bundle, PROMPT, options, max_new_tokens=30, raw=True).generation.tokens
+
+    assert tokens(engine, drafter) == tokens("onnx", "none")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", STATIC)
+@pytest.mark.parametrize("policy", ["window", "h2o"])
+def test_evicting_text_is_that_of_onnx(engines_bundle: Path, engine: str, policy: str) -> None:
+    def tokens(engine: str) -> list[int]:
+        options = DecodeOptions(engine, threads=1, chunk=16, cache=CacheOptions(policy, "24"))
+        return edgepipe.run(engines_bundle, PROMPT * 4, options, max_new_tokens=30, raw=True).generation.tokens
+
+    assert tokens(engine) == tokens("onnx")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ENGINES)
+def test_golden_outputs_are_of_each_engine(engines_bundle: Path, engine: str) -> None:
+    outcome = verify_reference(Session(Bundle.open(engines_bundle), DecodeOptions(engine)))
+    assert (outcome.engine, outcome.components) == (engine, ("target", "draft"))
+    assert outcome.tokens == 2 * 3 * 16
+    assert outcome.max_abs_logit < 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", STATIC)
+def test_a_round_wider_than_any_forward_is_refused(engines_bundle: Path, engine: str) -> None:
+    bundle = Bundle.open(engines_bundle)
+    message = "a round then has 8 tokens, and .* has forwards of 1, 5: give --gamma 4, or export with --widths 1,5,8"
+    with pytest.raises(RecipeError, match=message):
+        Session(bundle, DecodeOptions(engine, drafter="lookup", gamma=7))
+    assert Session(bundle, DecodeOptions(engine, drafter="lookup")).most_guesses(100) == 4
+    assert Session(bundle, DecodeOptions("onnx", drafter="lookup")).most_guesses(100) == 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", STATIC)
+def test_another_engines_file_is_refused_in_a_line(engines_bundle: Path, engine: str, tmp_path: Path) -> None:
+    spec = Session(Bundle.open(engines_bundle), DecodeOptions()).spec
+    path = tmp_path / "model"
+    shutil.copy(engines_bundle / "target/onnx/model.onnx", path)
+    with pytest.raises(EngineError) as refusal:
+        decoder_engines.load(ENGINES[engine])(path, spec, threads=1)
+    assert str(path) in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.slow
+def test_engines_are_measured_in_turns(engines_bundle: Path) -> None:
+    steps: list[str] = []
+    plan = Plan(prompt_lengths=(5, 20), new_tokens=6, repeats=2, warmup=1, max_width=7)
+    options = DecodeOptions(threads=1, drafter="lookup", gamma=4)
+    report = measure(engines_bundle, options, plan, engines=list(ENGINES), progress=steps.append)
+    assert report["configuration"]["engines"] == list(ENGINES)
+    assert report["configuration"]["decode"]["engine"] == "onnx"
+    assert [other["engine"] for other in report["other_engines"]] == STATIC
+    timed = [step.split(":")[0] for step in steps if "repetition" in step]
+    assert timed == list(ENGINES) * (len(plan.prompt_lengths) * plan.repeats)
+    assert report["cost_curve"] is not None
+    assert len(report["cost_curve"]["widths"]) == 7
+    texts = {}
+    for other in report["other_engines"]:
+        assert [entry["width"] for entry in other["cost_curve"]["widths"]] == [1, 2, 3, 4, 5]
+        for prompt, ratios, ours in zip(report["prompts"], other["against_first"], other["prompts"], strict=True):
+            assert prompt["prompt_tokens"] == ours["prompt_tokens"]
+            pairs = zip(prompt["measured"]["samples"], ours["measured"]["samples"], strict=True)
+            expected = [first["ttft_ns"] / other["ttft_ns"] for first, other in pairs]
+            assert [ratios["ttft"]["min"], ratios["ttft"]["max"]] == pytest.approx([min(expected), max(expected)])
+            texts[other["engine"]] = [sample["round_tokens"] for sample in ours["measured"]["samples"]]
+    assert len({json.dumps(text) for text in texts.values()}) == 1
+    found = markdown(report)
+    assert "## Engines, in turns" in found
+    assert "--engine all" in found
+    for engine in STATIC:
+        assert f"| 20 | {engine} |" in found
+
+
+@pytest.mark.slow
+def test_the_engine_is_chosen_once(engines_bundle: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle, told = Bundle.open(engines_bundle), []
+    options = DecodeOptions(threads=1, drafter="model")
+    chosen = choose_engine(bundle, options, told.append)
+    assert [step for step in told if step.removeprefix("measuring ") in ENGINES] == [f"measuring {e}" for e in ENGINES]
+    (kept,) = (json.loads(path.read_text()) for path in (empty_cache / "engine").iterdir())
+    assert set(kept["tokens_per_s"]) == set(ENGINES)
+    assert chosen == kept["engine"] == max(kept["tokens_per_s"], key=kept["tokens_per_s"].get)
+    told.clear()
+    assert choose_engine(bundle, options, told.append) == chosen
+    assert told == []
+    monkeypatch.setattr(engine_choice, "is_installed", lambda engine: engine == "tflite")
+    assert choose_engine(bundle, options) == "tflite"
+
+
+@pytest.mark.slow
+def test_deploying_installs_what_is_asked_for(engines_bundle: Path) -> None:
+    bundle = Bundle.open(engines_bundle)
+    assert engines_for(bundle) == ["onnx"]
+    assert engines_for(bundle, "tflite") == engines_for(bundle, "litert") == ["litert"]
+    assert engines_for(bundle, "all") == ["executorch", "litert", "onnx"]
+
+
+def test_the_first_that_is_installed_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    component = {"formats": {"executorch": {}, "tflite": {}}}
+    monkeypatch.setattr(decoder_engines, "is_installed", lambda engine: engine == "executorch")
+    assert first_installed(component) == "executorch"
+    monkeypatch.setattr(decoder_engines, "is_installed", lambda engine: False)
+    assert first_installed(component) == "tflite", "whose loading says what to install"
+    assert is_installed("onnx")
+
+
+def test_an_engine_that_the_bundle_was_not_exported_for(tiny_bundle: Path) -> None:
+    message = "not exported for tflite, only for onnx: give --engine onnx, or export again with --formats onnx,tflite"
+    for name in ("tflite", "litert"):
+        with pytest.raises(BundleError, match=message):
+            Session(Bundle.open(tiny_bundle), DecodeOptions(name))
+
+
+def test_a_head_draft_is_refused_before_the_long_work(
+    tiny_model: Callable[..., Path], tiny_draft: Callable[..., Path], tmp_path: Path
+) -> None:
+    pair = Recipe(
+        DecoderRecipe(str(tiny_model("llama"))),
+        DecoderRecipe(str(tiny_draft("llama", kind="head"))),
+        formats=("onnx", "tflite"),
+    )
+    with pytest.raises(UnsupportedModel, match="--formats onnx"):
+        edgepipe.export(pair, tmp_path / "bundle")
+    assert not list(tmp_path.iterdir())
+
+
+def static_session(bundle: Path, slots: int, **options: Any) -> Session:
+    """Of a bundle in onnx whose manifest and engine say that caches have so many slots."""
+    opened = Bundle.open(bundle)
+    for component in opened.manifest["components"].values():
+        component["formats"]["onnx"] |= {"widths": [1, 5], "slots": slots}
+    session = Session(opened, DecodeOptions(**options))
+    for component in ("target", "draft"):
+        session._engine(component, False).slots = slots
+    return session
+
+
+def test_a_text_beyond_the_slots_of_a_file_is_refused_with_the_way_out(tiny_bundle: Path) -> None:
+    session = static_session(tiny_bundle, 100, drafter="model", gamma=4)
+    assert session.context_length == 95
+    with pytest.raises(ContextError, match=r"96 tokens are more than the 95 that its 100 slots in onnx hold .*--slots"):
+        session.decoder(96)
+    decoder = session.decoder(95)
+    decoder.start(list(range(60)))  # in chunks within the slots
+    assert decoder.target.cache.capacity == 100
+    evicting = static_session(tiny_bundle, 100, cache=CacheOptions("window", "64"), chunk=64)
+    with pytest.raises(ContextError, match="64 tokens, and 64 that pass through, are more than the 100 slots"):
+        evicting.decoder(200)
+    static_session(tiny_bundle, 100, cache=CacheOptions("window", "64"), chunk=36).decoder(200)
+
+
+def test_expected_speed_by_arithmetic() -> None:
+    """At an acceptance of 0.5, four guesses bring 1.9375 tokens on average, in t(5) + draft(4)."""
+    measured = MeasuredCosts({1: 10e6, 5: 12e6}, {"model": DraftCost(0.1, 0.1, 0.0)}, {"model": 0.5})
+    costs = Costs(measured, widths=(1, 5))
+    assert expected_tokens_per_s(costs, range(4, 5)) == pytest.approx(1.9375 / 1.6 * 100)
+    assert expected_tokens_per_s(costs, range(5)) == pytest.approx(max(1.9375 / 1.6, 1.875 / 1.5, 1.75 / 1.4) * 100)
+    assert expected_tokens_per_s(Costs(MeasuredCosts({1: 10e6}, {})), range(1)) == pytest.approx(100)
+
+
+def test_an_engine_that_cannot_be_loaded_is_not_chosen(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    formats = bundle.manifest["components"]["target"]["formats"]
+    formats["tflite"] = formats["onnx"]
+    monkeypatch.setattr(engine_choice, "is_installed", lambda engine: True)
+
+    def absent(*arguments: Any, **options: Any) -> None:
+        raise MissingExtra("ai-edge-litert", "litert")
+
+    load = decoder_engines.load
+    monkeypatch.setattr(decoder_engines, "load", lambda name: absent if name == ENGINES["tflite"] else load(name))
+    assert choose_engine(bundle, DecodeOptions(threads=1)) == "onnx"
+    monkeypatch.setattr(decoder_engines, "load", lambda name: absent)
+    with pytest.raises(MissingExtra, match=r"edgepipe\[litert\]"):
+        choose_engine(bundle, DecodeOptions(threads=2))
