@@ -12,7 +12,7 @@ from pathlib import Path
 from edgepipe.exporters.llm.recipe import DecoderRecipe
 from edgepipe.exporters.llm.static_shape import FormatReport, StaticShape
 from edgepipe.exporters.llm.tflite_model import Parameter, Subgraph, TFLiteModel
-from edgepipe.exporters.llm.tflite_trace import SLOTS, random, schema, trace
+from edgepipe.exporters.llm.tflite_trace import SLOTS, Trace, random, schema, trace
 from edgepipe.exporters.llm.tflite_weights import WeightStore
 from edgepipe.exporters.llm.torch_decoder import DecoderLayer, OutputHead, check_kind
 from edgepipe.exporters.sources.weights import DecoderWeights
@@ -44,6 +44,7 @@ def write_tflite(
     spec = weights.spec
     path = folder / FILE
     path.parent.mkdir(parents=True, exist_ok=True)
+    traces = _Traces(spec)
     entries = [
         entry
         for scored in (False, True)
@@ -59,19 +60,44 @@ def write_tflite(
         head = store.head()
         for done, entry in enumerate(entries):
             progress(0.6 + 0.35 * done / len(entries), entry.name)
-            graph = _Graph(spec, entry, Subgraph(model, entry.name, entry.width, shape.slots))
+            graph = _Graph(spec, entry, traces, Subgraph(model, entry.name, entry.width, shape.slots))
             graph.build(embeddings, scales, layers, head)
         progress(0.95, "file")
         size = model.save(f"edgepipe {spec.architecture}")
     return FormatReport({"plain": FILE, "scored": FILE}, store.precision(), size, store.notes())
 
 
+class _Traces:
+    """The converted pieces of a decoder, each converted once."""
+
+    def __init__(self, spec: DecoderSpec) -> None:
+        self.spec = spec
+        self._layers: dict[int, Trace] = {}
+        self._heads: dict[int, Trace] = {}
+
+    def layer(self, width: int) -> Trace:
+        """A layer of ``width`` new tokens, whose last output is the mass."""
+        spec = self.spec
+        if width not in self._layers:
+            angles, slots = (width, spec.head_dim // 2), (spec.num_kv_heads, SLOTS, spec.head_dim)
+            shapes = ((width, spec.hidden_size), angles, angles, (width, width + SLOTS), slots, slots)
+            self._layers[width] = trace(DecoderLayer(spec, scored=True), [random(*shape) for shape in shapes])
+        return self._layers[width]
+
+    def head(self, count: int) -> Trace:
+        """The head over ``count`` rows."""
+        if count not in self._heads:
+            self._heads[count] = trace(OutputHead(self.spec), [random(count, self.spec.hidden_size)])
+        return self._heads[count]
+
+
 class _Graph:
     """One entry's graph; inputs and outputs are those of `edgepipe.runtimes.llm.engines.static_widths`."""
 
-    def __init__(self, spec: DecoderSpec, entry: Entry, graph: Subgraph) -> None:
+    def __init__(self, spec: DecoderSpec, entry: Entry, traces: _Traces, graph: Subgraph) -> None:
         self.spec = spec
         self.entry = entry
+        self.traces = traces
         self.graph = graph
 
     def build(
@@ -90,21 +116,13 @@ class _Graph:
             logit_rows = graph.input("logit_rows", (1,), "int32")
         slots = (spec.num_kv_heads, SLOTS, spec.head_dim)
         hidden = self._embed(tokens, embeddings, scales)
-        traced = trace(
-            DecoderLayer(spec, scored=self.entry.scored),
-            [
-                random(width, spec.hidden_size),
-                *(random(width, spec.head_dim // 2) for _ in range(2)),
-                random(width, width + SLOTS),
-                random(*slots),
-                random(*slots),
-            ],
-        )
+        traced = self.traces.layer(width)
+        outputs = 4 if self.entry.scored else 3
         rows: list[int] = []
         masses: list[int] = []
         for index, parameters in enumerate(layers):
             cache = [graph.input(f"{part}_{index}", slots) for part in ("keys", "values")]
-            hidden, keys, values, *mass = graph.add(traced, [hidden, *shared, *cache], parameters)
+            hidden, keys, values, *mass = graph.add(traced, [hidden, *shared, *cache], parameters, outputs)
             rows += [keys, values]
             masses += mass
         if self.entry.last_only:
@@ -112,7 +130,7 @@ class _Graph:
                 "GATHER", [hidden, logit_rows], (1, spec.hidden_size), schema.GatherOptionsT(axis=0)
             )
         count = 1 if self.entry.last_only else width
-        (logits,) = graph.add(trace(OutputHead(spec), [random(count, spec.hidden_size)]), [hidden], head)
+        (logits,) = graph.add(self.traces.head(count), [hidden], head)
         graph.output("logits", logits)
         graph.output("rows", self._joined(rows, (width, spec.head_dim)))
         if masses:

@@ -140,16 +140,19 @@ class Subgraph:
             self._parameters[stored.name] = index
         return self._parameters[stored.name]
 
-    def add(self, traced: Trace, inputs: Sequence[int], parameters: Mapping[str, Parameter]) -> list[int]:
-        """Add a traced module; returns its outputs."""
-        graph, codes = traced.subgraph, traced.model.operatorCodes
-        here = {-1: -1, **dict(zip(graph.inputs.tolist(), inputs, strict=True))}
+    def add(
+        self, traced: Trace, inputs: Sequence[int], parameters: Mapping[str, Parameter], count: int | None = None
+    ) -> list[int]:
+        """Add a traced module; returns its first ``count`` outputs, without what the others take."""
+        codes, outputs = traced.model.operatorCodes, traced.subgraph.outputs.tolist()[:count]
+        here = {-1: -1, **dict(zip(traced.subgraph.inputs.tolist(), inputs, strict=True))}
         for index, name in traced.parameters.items():
             here[index] = self.parameter(parameters[name])
-        for index in range(len(graph.tensors)):
+        operators = traced.operators(outputs)
+        for index in (index for operator in operators for index in (*operator.inputs, *operator.outputs)):
             if index not in here:
                 here[index] = self._copied(index, traced)
-        for operator in graph.operators:
+        for operator in operators:
             code = codes[operator.opcodeIndex]
             if code.builtinCode == schema.BuiltinOperator.SLICE and SLOTS in traced.numbers(operator.inputs[2]):
                 self._slice_to_the_end(operator, traced, here)
@@ -164,7 +167,7 @@ class Subgraph:
             operator.inputs = _int32([here[index] for index in operator.inputs])
             operator.outputs = _int32([here[index] for index in operator.outputs])
             self._operators.append(operator)
-        return [here[index] for index in graph.outputs.tolist()]
+        return [here[index] for index in outputs]
 
     def operator(
         self, kind: str, inputs: Sequence[int], shape: Sequence[int], options: Any = None, dtype: str = "float32"

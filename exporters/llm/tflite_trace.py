@@ -40,6 +40,15 @@ class Trace:
         """The module's graph; inputs and outputs are in the order of its arguments and results."""
         return self.model.subgraphs[0]
 
+    def operators(self, outputs: Sequence[int]) -> list[Any]:
+        """The operators that the tensors ``outputs`` need, in the order of computation."""
+        needed, found = set(outputs), []
+        for operator in reversed(self.subgraph.operators):
+            if needed.intersection(operator.outputs.tolist()):
+                needed.update(operator.inputs.tolist())
+                found.append(operator)
+        return found[::-1]
+
     def constant(self, tensor: int) -> np.ndarray | None:
         """The bytes of a constant, uint8; None for a tensor that is computed."""
         return self.model.buffers[self.subgraph.tensors[tensor].buffer].data

@@ -10,6 +10,7 @@ import ctypes
 import sys
 import weakref
 from collections.abc import Mapping
+from functools import cache as once
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,9 @@ from ai_edge_litert.tensor_buffer import TensorBuffer
 
 from edgepipe.runtimes.llm.engines.static_widths import cache_inputs
 from edgepipe.runtimes.llm.kv_cache import ALIGNMENT, KVCache
+from edgepipe.runtimes.vision.engines.quiet import quiet
 
+_STDERR = 2
 # More than the C structure of a tensor's type takes.
 _TYPE_BYTES = 512
 # XNNPACK packs weights for its kernels. So named, one packed copy in memory serves all signatures.
@@ -50,6 +53,7 @@ class CompiledSession:
         self._buffers = _SharedBuffers()
         cpu = CpuOptions(num_threads=threads, xnnpack_weight_cache_path=_WEIGHT_CACHE)
         self._model = CompiledModel.from_file(str(path), options=Options(cpu_options=cpu))
+        weakref.finalize(self, _close, self._model)
         self._names = self._model.get_signature_list()
         self._bindings: weakref.WeakKeyDictionary[KVCache, dict[str, _Binding]] = weakref.WeakKeyDictionary()
 
@@ -72,11 +76,16 @@ class CompiledSession:
         """
         bindings = self._bindings.setdefault(cache, {})
         if signature not in bindings:
-            bindings[signature] = self._bind(signature, feeds, cache)
-        binding = bindings[signature]
+            with quiet():
+                bindings[signature] = self._bind(signature, feeds, cache)
+                return self._run(signature, feeds, bindings[signature])
+        return self._run(signature, feeds, bindings[signature])
+
+    def _run(self, signature: str, feeds: Mapping[str, np.ndarray], binding: _Binding) -> dict[str, np.ndarray]:
         for name, values in feeds.items():
             binding.feeds[name][...] = values
         self._model.run_by_index(self._model.get_signature_index(signature), binding.inputs, binding.outputs)
+        _silence_exit()
         return binding.results
 
     def _bind(self, signature: str, feeds: Mapping[str, np.ndarray], cache: KVCache) -> _Binding:
@@ -101,6 +110,22 @@ class CompiledSession:
             for name in names["outputs"]
         ]
         return _Binding(arrays, results, inputs, outputs)
+
+
+@once
+def _silence_exit() -> None:
+    """LiteRT's first run makes an object that writes notes to stderr as the process ends: Python is gone by then, and
+    what was registered last runs first.
+    """
+    libc = ctypes.CDLL(None)
+    libc.__cxa_atexit(libc.close, ctypes.c_void_p(_STDERR), None)
+
+
+def _close(model: CompiledModel) -> None:
+    """Let a model go, without the notes that LiteRT writes then, in the end even on exit."""
+    with quiet():
+        model.close()
+        model.environment.close()
 
 
 class _SharedBuffers:
