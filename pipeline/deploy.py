@@ -127,8 +127,7 @@ def check(
     if facts["bundle_sums"] != sums:
         total = sum(entry["bytes"] for entry in bundle.manifest["files"].values())
         needed += max(0, total - facts["incoming_bytes"])
-    if not stamp or not set(requirements.values()) <= set(stamp["requirements"]):
-        needed += room_for(requirements)
+    needed += room_for(requirements, stamp and stamp["requirements"])
     if needed > facts["free_bytes"]:
         raise DeviceError(f"{device}: {no_room(needed, facts['free_bytes'], facts['root'])}")
     weights, memory = weights_bytes(bundle, engines), facts["memory_bytes"]

@@ -25,6 +25,7 @@ Outcome = Literal["ok", "advice", "fails", "unknown"]
 
 WARM_C = 70.0  # a Raspberry Pi throttles at 80 °C, and a run adds ten degrees or more
 TIGHT_MEMORY_BYTES = 2**29
+TIGHT_DISK_BYTES = 2**26  # pip, reports and small bundles need about so much
 LOW_BATTERY = 20  # percent; battery savers lower clocks from about there
 _SHARED_STORAGE = ("/storage/", "/sdcard", "/mnt/sdcard")
 # What runs on a Raspberry Pi 4: 1.21.0 was built for newer cores by mistake, later ones were mended.
@@ -102,6 +103,8 @@ def _disk(facts: dict[str, Any], deployed: bool) -> Finding:
         return Finding(
             "disk", "fails", f"{found}, an environment takes {size(needed)}", "sudo apt clean; delete what is not used"
         )
+    if free < TIGHT_DISK_BYTES:
+        return Finding("disk", "advice", f"{found}: bundles and reports must fit", "delete what is not used")
     if facts["place"].startswith(_SHARED_STORAGE):
         return Finding(
             "disk", "advice", f"{found}, in {facts['place']}: Android's shared storage is slow", "mv BUNDLE ~/ && cd ~"

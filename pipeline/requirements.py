@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 from edgepipe.errors import BundleError, EdgepipeError, RecipeError
@@ -71,9 +72,15 @@ def requirements_for(bundle: Bundle, engines: list[str]) -> dict[str, str]:
     return needed
 
 
-def room_for(needed: dict[str, str]) -> int:
-    """Bytes that an environment with these takes, about."""
-    return ENVIRONMENT_BYTES + sum(ENGINE_BYTES.get(name, 0) for name in needed)
+def room_for(needed: dict[str, str], present: Collection[str] | None) -> int:
+    """Bytes that it takes to install what is needed, about.
+
+    Args:
+        needed: as `requirements_for` gives it.
+        present: the requirements that an environment has already; None where there is no environment.
+    """
+    lacking = [name for name, text in needed.items() if text not in (present or ())]
+    return (ENVIRONMENT_BYTES if present is None else 0) + sum(ENGINE_BYTES.get(name, 0) for name in lacking)
 
 
 def weights_bytes(bundle: Bundle, engines: list[str]) -> int:

@@ -133,6 +133,7 @@ def test_big_and_little_cores_want_threads_for_the_big_ones() -> None:
     [
         ("Python", "fails", "apt install python3-venv", {"makes_environments": False}),
         ("disk", "fails", "apt clean", {"free_bytes": 50_000_000, "installed": None}),
+        ("disk", "advice", "delete what is not used", {"free_bytes": 0}),
         ("disk", "advice", "mv BUNDLE ~/", {"place": "/storage/emulated/0/Download"}),
         ("memory", "advice", "ps aux", {"memory_available_bytes": 2**28}),
         ("memory", "unknown", "", {"memory_bytes": None}),

@@ -211,6 +211,27 @@ def test_what_a_device_lacks_is_told_before_anything_is_done(heavy: Path, found:
         check("pi", {**FACTS, **found}, bundle, ["onnx"], requirements)
 
 
+@pytest.mark.parametrize(
+    ("installed", "expected_mb"),
+    [
+        (None, 130 + 80 + 30),  # an environment, and both engines
+        (["onnxruntime"], 30),
+        (["onnxruntime", "ai-edge-litert"], 0),
+        ([], 80 + 30),
+    ],
+)
+def test_only_what_is_lacking_takes_room(vision_bundle: Path, installed: list[str] | None, expected_mb: int) -> None:
+    bundle = Bundle.open(vision_bundle)
+    requirements = requirements_for(bundle, ["litert", "onnx"])
+    stamp = None if installed is None else {"requirements": [requirements[name] for name in installed]}
+    sums = (bundle.folder / "SHA256SUMS").read_text("utf-8")
+    facts = {**FACTS, "stamp": stamp, "bundle_sums": sums, "free_bytes": expected_mb * MB}
+    assert check("pi", facts, bundle, ["litert", "onnx"], requirements) == []
+    if expected_mb:
+        with pytest.raises(DeviceError, match=f": {expected_mb}.0 MB more are needed"):
+            check("pi", {**facts, "free_bytes": expected_mb * MB - 1}, bundle, ["litert", "onnx"], requirements)
+
+
 def test_little_free_memory_is_a_warning(heavy: Path) -> None:
     bundle = Bundle.open(heavy)
     warnings = check(
