@@ -14,6 +14,7 @@ from edgepipe.runtimes.llm.sampling import Sampler, SamplingParams
 from edgepipe.runtimes.llm.speculative import SpeculativeDecoder
 
 
+@pytest.mark.every_engine
 def test_no_prompt_and_too_long_a_prompt_are_errors(cached: Callable[..., Any]) -> None:
     decoder = SpeculativeDecoder(cached("llama", Full(20)), Sampler(SamplingParams()))
     with pytest.raises(ContextError, match="no tokens"):
@@ -22,6 +23,7 @@ def test_no_prompt_and_too_long_a_prompt_are_errors(cached: Callable[..., Any]) 
         decoder.start([1] * 30)
 
 
+@pytest.mark.every_engine
 def test_logits_that_are_not_numbers_are_an_error(cached: Callable[..., Any]) -> None:
     target = cached("llama")
     target.prefill([1, 2, 3])

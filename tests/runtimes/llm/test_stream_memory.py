@@ -69,6 +69,7 @@ def test_a_stream_of_20000_tokens_does_not_grow(policy: str, exported: Callable[
     assert resident.max() - resident[0] < 2 * 2**20
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("scored", [False, True])
 def test_positions_beyond_the_context_rotate_as_in_transformers(
     scored: bool, cached: Callable[..., CachedDecoder], tiny_model: Callable[..., Path]

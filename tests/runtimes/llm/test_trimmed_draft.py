@@ -34,6 +34,7 @@ def test_logits_of_all_tokens() -> None:
         assert row.tolist() == [-np.inf, logits[0], -np.inf, -np.inf, logits[1], -np.inf]
 
 
+@pytest.mark.every_engine
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     prompt=st.lists(st.integers(0, 299), min_size=1, max_size=40),
