@@ -14,7 +14,7 @@ from typing import Any
 
 from edgepipe.devices import android, vcgencmd
 from edgepipe.devices.cpu import clocks, cpu_features, cpu_model
-from edgepipe.devices.readings import Unreadable, numbered, read_all, read_number, read_text
+from edgepipe.devices.readings import Unreadable, numbered, read_all, read_number, read_text, reason
 
 ROOT = Path("/")
 ENGINES = ("onnxruntime", "executorch", "ai-edge-litert", "tflite-runtime")
@@ -104,12 +104,12 @@ def temperature_c(root: Path = ROOT) -> float:
     """
     try:
         return vcgencmd.temperature_c()
-    except Unreadable as reason:
-        firmware = str(reason)
+    except Unreadable as error:
+        firmware = str(error)
     try:
         zones = _zones(root)
-    except (OSError, Unreadable) as reason:
-        raise Unreadable(f"{firmware}; {reason}") from None
+    except (OSError, Unreadable) as error:
+        raise Unreadable(f"{firmware}; {reason(error)}") from None
     ours = [celsius for kind, celsius in zones if kind.lower().startswith(_CPU_ZONES)]
     if not ours:
         kinds = ", ".join(sorted({kind for kind, _ in zones})) or "none that answers"
@@ -173,9 +173,9 @@ def _kib_field(path: Path, key: str) -> int:
     """Bytes of a line ``key:  1234 kB``."""
     for line in read_text(path).splitlines():
         name, _, value = line.partition(":")
-        if name == key:
+        if name == key and value.split():
             return int(value.split()[0]) * 1024
-    raise Unreadable(f"{path} has no {key}")
+    raise Unreadable(f"{path} does not tell {key}")
 
 
 def _busy_core_s(root: Path) -> float:

@@ -27,12 +27,16 @@ def read_all(probes: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
     for name, probe in probes.items():
         try:
             values[name] = probe()
-        except (Unreadable, ValueError) as reason:
-            values[name], reasons[name] = None, str(reason)
-        except OSError as error:
-            place = f"{error.filename}: " if error.filename else ""
-            values[name], reasons[name] = None, f"{place}{error.strerror or error}"
+        except (Unreadable, ValueError, OSError) as error:
+            values[name], reasons[name] = None, reason(error)
     return {**values, "unreadable": reasons}
+
+
+def reason(error: Exception) -> str:
+    """Why a value cannot be read, in the words of the system where it is the one that refused."""
+    if not isinstance(error, OSError):
+        return str(error)
+    return (f"{error.filename}: " if error.filename else "") + (error.strerror or str(error))
 
 
 def read_text(path: Path) -> str:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from edgepipe.devices.probes import temperature_c
-from edgepipe.devices.readings import Unreadable
+from edgepipe.devices.readings import Unreadable, reason
 from edgepipe.errors import EdgepipeError, RecipeError
 
 EVERY_S = 5.0
@@ -39,9 +39,9 @@ def cool_down(
     while True:
         try:
             now = read()
-        except (Unreadable, OSError, ValueError) as reason:
+        except (Unreadable, OSError, ValueError) as error:
             raise EdgepipeError(
-                f"cool_to_c is {target_c:g}, and no temperature can be read ({reason}): leave it out"
+                f"cool_to_c is {target_c:g}, and no temperature can be read ({reason(error)}): leave it out"
             ) from None
         if now <= target_c:
             return

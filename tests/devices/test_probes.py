@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from edgepipe.devices import probes
+from edgepipe.devices.cpu import core_groups
 from edgepipe.devices.probes import device_conditions, device_facts, peak_rss_bytes
+from edgepipe.devices.readings import read_all
 
 Tree = Callable[[Mapping[str, str]], Path]
 
@@ -84,6 +86,18 @@ def test_an_empty_machine_gives_nulls_with_reasons(tmp_path: Path) -> None:
     assert missing >= {"board", "cpu_model", "cpu_features", "memory_bytes"}
     assert set(facts["unreadable"]) == missing
     assert all(facts["unreadable"].values())
+    reasons = {**conditions["unreadable"], **facts["unreadable"]}
+    assert not [reason for reason in reasons.values() if "Errno" in reason], "those of people, not of Python"
+
+
+@pytest.mark.parametrize("junk", ["", "\0", "²", "nan", "-1", "9" * 30, "a: b", ":", "{key}", "{key}:", "{key}: x kB"])
+def test_no_file_of_the_kernel_can_stop_the_others(tree: Tree, junk: str) -> None:
+    for name, text in RASPBERRY_PI.items():
+        garbled = junk.replace("{key}", text.partition(":")[0].strip())
+        root = tree(RASPBERRY_PI | {name: garbled})
+        assert set(device_facts(root)) == FACTS
+        assert set(device_conditions(root)) == CONDITIONS
+        read_all({"core_groups": lambda root=root: core_groups(root)})
 
 
 @pytest.mark.parametrize(
