@@ -182,7 +182,7 @@ def _has_text(bundle: Bundle) -> bool:
 
 def _is_of_images(engine: str, bundle: Bundle) -> bool:
     """Whether a language model has no files for it and a vision model stands beside."""
-    components = bundle.manifest["components"] if bundle else {}
+    components = bundle.manifest["components"]
     if not {"target", "vision"} <= components.keys():
         return False
     return ALIASES.get(engine, engine) not in components["target"]["formats"]

@@ -73,8 +73,10 @@ def measure(
         cool_down(plan.cool_to_c, plan.cool_limit_s, progress or (lambda step: None))
     device = device_facts()
     before, begin, process_begin = device_conditions(), perf_counter_ns(), process_time()
-    for measurement in (*texts, *([images] if images else [])):
-        measurement.warm_up()
+    for text in texts:
+        text.warm_up()
+    if images:
+        images.warm_up()
     # The warm-ups have been through everything but the baseline, which, like the later loads, would add to it.
     memory = read_all({"peak_rss_bytes": peak_rss_bytes})
     decoded = measure_in_turns(texts) if texts else []

@@ -46,7 +46,11 @@ def _commands(manifest: dict[str, Any]) -> Iterator[str]:
     components = manifest["components"]
     formats = set(components["vision"]["formats"]) if "vision" in components else set()
     firmware, engines = formats & {"firmware"}, formats - {"firmware"}
-    extras = [*(["vision"] if formats else []), *(["litert"] if engines else []), *(["mcu"] if firmware else [])]
+    of_text = list(components["target"]["formats"]) if "target" in components else ["onnx"]
+    needed = {"litert"} if engines else set()
+    if "onnx" not in of_text:  # which the base install runs
+        needed.add({"tflite": "litert"}.get(of_text[0], of_text[0]))
+    extras = [*(["vision"] if formats else []), *sorted(needed), *(["mcu"] if firmware else [])]
     yield f"pip install 'edgepipe[{','.join(extras)}]'" if extras else "pip install edgepipe"
     if "target" in components:
         yield 'edgepipe run . "Hello"'

@@ -14,6 +14,7 @@ import pytest
 
 from edgepipe.errors import EdgepipeError
 from edgepipe.pipeline import report as reports
+from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.decode_flags import ALL, AUTO, decode_flags, decode_options, engine_flag
 from edgepipe.pipeline.gates import Conditions, Gate
 from edgepipe.pipeline.measure_command import measure_command
@@ -267,4 +268,4 @@ def test_the_command_repeats_the_configuration(options: DecodeOptions) -> None:
 
     words = shlex.split(line)
     parser.main(words[words.index("--engine") :], standalone_mode=False)
-    assert decode_options(seen, None) == options  # type: ignore[arg-type]
+    assert decode_options(seen, Bundle(Path(), {"components": {"target": {}}})) == options
