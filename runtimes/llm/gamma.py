@@ -132,7 +132,7 @@ class AutoGamma:
     LONGEST_REST = 8  # rounds in which drafters are not considered that are not worth asking
 
     def __init__(self, costs: Costs, most: int = MOST_GUESSES) -> None:
-        """Where the engine has some widths only, no other is tried: fewer guesses would cost as much."""
+        """Where the engine has some widths only, all of one is used as long as the text allows: less costs as much."""
         self.costs = costs
         self.most = most
         self.acceptance = Acceptance(costs.acceptance)
@@ -206,9 +206,11 @@ class AutoGamma:
         best, best_value = 0, 0.0
         expected, reached, rate = 1.0, 1.0, None
         position = 0
-        for count in self._counts:
-            stake = self._purse if count == self._counts[0] else self.STAKE * self._purse
-            if count > limit or self._price(source, count) > stake:
+        # Where the text or the engine's widths allow no more, a wide forward may still pay.
+        counts = [*(count for count in self._counts if count < limit), min(limit, max(self._counts, default=0))]
+        for count in counts:
+            stake = self._purse if count == counts[0] else self.STAKE * self._purse
+            if self._price(source, count) > stake:
                 break
             while position < count:
                 rate = self.acceptance.rate(source, position, rate)

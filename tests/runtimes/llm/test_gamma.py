@@ -80,8 +80,14 @@ def test_the_count_is_the_best_of_all(rates: list[float], guess: float, limit: i
 def test_only_widths_that_the_engine_has() -> None:
     gamma = AutoGamma(costs(widths=(1, 3, 9)))
     gamma.acceptance.observe(Source("model"), 15, 15)
-    for limit, counts in ((1, {0}), (2, {2}), (7, {2}), (15, {2, 8})):
+    for limit, counts in ((1, {0, 1}), (2, {2}), (7, {2, 7}), (15, {2, 8})):
         assert gamma.choose([Source("model")], limit).count in counts
+
+
+def test_before_the_end_of_a_text_a_wide_forward_is_filled_as_far_as_it_goes() -> None:
+    gamma = AutoGamma(costs({1: 1.0, 5: 1.3}, guess=0.0, widths=(1, 5)), most=4)
+    gamma.acceptance.observe(Source("model"), 15, 15)
+    assert [gamma.choose([Source("model")], limit).count for limit in (0, 1, 2, 3, 4, 9)] == [0, 1, 2, 3, 4, 4]
 
 
 def test_a_drafter_that_is_never_right_costs_no_more_than_the_purse() -> None:
