@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
@@ -37,24 +38,36 @@ def plain(target: Any, prompt: list[int], count: int) -> list[int]:
     return decoder.text
 
 
+@pytest.mark.every_engine
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     prompt=st.lists(st.integers(0, 299), min_size=1, max_size=40),
     gamma=st.integers(1, 8),
     budget=st.integers(2, 100),
+    changing=st.booleans(),
     data=st.data(),
 )
 def test_greedy_text_equals_plain_greedy_text(
-    cached: Callable[..., Any], architecture: str, prompt: list[int], gamma: int, budget: int, data: st.DataObject
+    cached: Callable[..., Any],
+    random_gamma: Callable[..., Any],
+    architecture: str,
+    prompt: list[int],
+    gamma: int,
+    budget: int,
+    changing: bool,
+    data: st.DataObject,
 ) -> None:
     sinks = data.draw(st.integers(0, min(budget - 1, 8)))
     decoder = sparse(cached(architecture), budget, sinks, gamma)
+    if changing:
+        decoder.gamma = random_gamma(gamma, budget)
     rounds = decode(decoder, prompt, 40)
     assert decoder.text == plain(cached(architecture), prompt, 40)
     if budget >= len(decoder.text):  # it sees all that the target sees
         assert all(entry.accepted == entry.drafted for entry in rounds)
 
 
+@pytest.mark.every_engine
 def test_the_window_holds_the_targets_own_rows(cached: Callable[..., Any]) -> None:
     """Before every draft: sinks and recent tokens, row for row, and no trace of guesses of the round before."""
     target = cached("llama")
@@ -103,6 +116,7 @@ def test_samples_follow_the_target(cached: Callable[..., Any]) -> None:
     assert chisquare(observed[keep], wanted[keep]).pvalue > 1e-4
 
 
+@pytest.mark.every_engine
 def test_texts_that_go_on_fork_or_break_off(cached: Callable[..., Any]) -> None:
     prompt = list(range(50, 80))
     decoder = sparse(cached("llama"), 12, 2, 3)

@@ -16,7 +16,7 @@ from edgepipe.runtimes.llm.costs import Costs, MeasuredCosts
 from edgepipe.runtimes.llm.drafters.drafter import Draft, Drafter
 from edgepipe.runtimes.llm.drafters.lookup import Lookup
 from edgepipe.runtimes.llm.drafters.model import ModelDrafter
-from edgepipe.runtimes.llm.gamma import AutoGamma, Choice
+from edgepipe.runtimes.llm.gamma import AutoGamma
 from edgepipe.runtimes.llm.kv_policies.h2o import H2O
 from edgepipe.runtimes.llm.kv_policies.window import Window
 from edgepipe.runtimes.llm.sampling import Sampler, SamplingParams
@@ -58,29 +58,6 @@ class FailsAfter(Drafter):
         self.drafter.reset()
 
 
-class RandomGamma:
-    """Another source and another number of guesses each round, none now and then."""
-
-    resting = False
-
-    def __init__(self, most: int, seed: int) -> None:
-        self.most = most
-        self.random = np.random.default_rng(seed)
-
-    def choose(self, sources: Any, limit: int) -> Choice:
-        count = int(self.random.integers(min(self.most, limit) + 1))
-        if not sources or not count:
-            return Choice(watched=tuple(sources))
-        return Choice(sources[self.random.integers(len(sources))], count)
-
-    def observe_guesses(self, source: Any, checked: int, accepted: int) -> None:
-        pass
-
-    def observe_round(self, choice: Choice, guesses: int, tokens: int, draft_ns: int, other_ns: int) -> None:
-        assert guesses <= choice.count <= self.most
-        assert other_ns > 0
-
-
 def plain(target: Any, prompt: list[int], count: int) -> list[int]:
     """Greedy decoding, a token at a time."""
     decoder = SpeculativeDecoder(target, GREEDY)
@@ -109,6 +86,7 @@ def make_drafter(kind: str, cached: Callable[..., Any], architecture: str, expec
     return ModelDrafter(draft, GREEDY, draft.decoder.spec.vocab_size, reach=reach)
 
 
+@pytest.mark.every_engine
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     prompt=st.lists(st.integers(0, 299), min_size=1, max_size=40),
@@ -129,6 +107,7 @@ def test_greedy_text_equals_plain_greedy_text(
         assert all(entry.accepted == entry.drafted for entry in rounds)
 
 
+@pytest.mark.every_engine
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     prompt=st.lists(st.integers(0, 299), min_size=1, max_size=40),
@@ -137,7 +116,13 @@ def test_greedy_text_equals_plain_greedy_text(
     seed=st.integers(0, 1000),
 )
 def test_chained_drafters_and_a_changing_gamma_leave_the_text_as_it_is(
-    cached: Callable[..., Any], architecture: str, prompt: list[int], automatic: bool, temperature: float, seed: int
+    cached: Callable[..., Any],
+    random_gamma: Callable[..., Any],
+    architecture: str,
+    prompt: list[int],
+    automatic: bool,
+    temperature: float,
+    seed: int,
 ) -> None:
     """Greedy text, and, as no guess was drawn, sampled text of the same seed: one fails halfway, which changes nothing.
 
@@ -150,7 +135,7 @@ def test_chained_drafters_and_a_changing_gamma_leave_the_text_as_it_is(
     model = ModelDrafter(cached(architecture, seed=1), GREEDY, 300)
     drafters = [Lookup(longest=3, shortest=1), NoisyOracle(expected.text, 300, seed), FailsAfter(model, 4)]
     cheap = Costs(MeasuredCosts({1: 1.0, 16: 1.5}, {}))
-    gamma = AutoGamma(cheap, most=8) if automatic else RandomGamma(8, seed)
+    gamma = AutoGamma(cheap, most=8) if automatic else random_gamma(8, seed)
     decoder = SpeculativeDecoder(cached(architecture), sampler, drafters, gamma)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EdgepipeWarning)
@@ -159,17 +144,24 @@ def test_chained_drafters_and_a_changing_gamma_leave_the_text_as_it_is(
     assert all(0 <= r.accepted <= r.drafted <= 8 and len(r.tokens) == r.accepted + 1 for r in rounds)
 
 
+@pytest.mark.every_engine
 @pytest.mark.parametrize("gamma", [1, 4, "changing"])
 @pytest.mark.parametrize("policy", ["h2o", "h2o_summed", "window"])
+@pytest.mark.parametrize("every", [None, 6])
 def test_evicting_target_equals_one_fed_only_committed_tokens(
     cached: Callable[..., Any],
+    random_gamma: Callable[..., Any],
     torch_decoder: Callable[..., Any],
     victim_rules: dict[str, Callable[..., Any]],
     architecture: str,
     policy: str,
+    every: int | None,
     gamma: Any,
 ) -> None:
-    """Rejected tokens leave no trace: rows, positions, mass, victims, text. The recent window is 1 + 8 guesses."""
+    """Rejected tokens leave no trace: rows, positions, mass, victims, text. The recent window is 1 + 8 guesses.
+
+    The reference evicts after every round, or when its text passes a multiple of ``every``.
+    """
     budget, recent, chunk = 24, 9, 16
     if policy == "window":
         ours, rule = Window(budget, 4), victim_rules["window"](4)
@@ -177,11 +169,12 @@ def test_evicting_target_equals_one_fed_only_committed_tokens(
         normalise = policy == "h2o"
         ours, rule = H2O(budget, recent, normalise=normalise), victim_rules["h2o"](recent, normalise)
     target = cached(architecture, ours, chunk=chunk)
+    target.evict_every = every
     reference = torch_decoder(architecture, rule, budget)
     prompt = np.random.default_rng(7).integers(0, 300, 40).tolist()
     full = plain(cached(architecture, type(ours)(budget)), prompt, 30)
     decoder = SpeculativeDecoder(
-        target, GREEDY, NoisyOracle(full, 300, 3), gamma if gamma != "changing" else RandomGamma(8, 5)
+        target, GREEDY, NoisyOracle(full, 300, 3), gamma if gamma != "changing" else random_gamma(8, 5)
     )
 
     victims = []
@@ -203,12 +196,15 @@ def test_evicting_target_equals_one_fed_only_committed_tokens(
         pending = decoder.text[-1]
         entry = decoder.step(100)
         rejected += entry.drafted - entry.accepted
-        logits = reference.feed([pending, *entry.tokens[:-1]])
+        length = reference.fed + len(entry.tokens)
+        logits = reference.feed(
+            [pending, *entry.tokens[:-1]], evict=not every or length // every > reference.fed // every
+        )
         assert logits.argmax(axis=1).tolist() == entry.tokens
     assert rejected > 0
     assert sorted(victims) == sorted(reference.victims)
     cache = target.cache
-    assert cache.length == budget
+    assert cache.length == budget + (cache.next_position % every if every else 0)
     for layer in range(reference.layers):
         for head in range(reference.kv_heads):
             expected = reference.scores[layer][head]
@@ -233,6 +229,7 @@ def test_evicting_target_equals_one_fed_only_committed_tokens(
 )
 def test_what_evicts_at_certain_lengths_writes_what_it_writes_plainly(
     cached: Callable[..., Any],
+    random_gamma: Callable[..., Any],
     prompt: list[int],
     policy: Callable[[], Any],
     every: int,
@@ -251,7 +248,7 @@ def test_what_evicts_at_certain_lengths_writes_what_it_writes_plainly(
     expected = SpeculativeDecoder(evicting(), Sampler(params))
     speculate(expected, prompt, 40)
     drafter = make_drafter(kind, cached, "llama", expected.text, seed)
-    decoder = SpeculativeDecoder(evicting(), Sampler(params), drafter, RandomGamma(8, seed))
+    decoder = SpeculativeDecoder(evicting(), Sampler(params), drafter, random_gamma(8, seed))
     speculate(decoder, prompt, 40)
     for again in (False, True):
         if again:
@@ -279,6 +276,7 @@ def test_it_evicts_when_the_text_passes_a_multiple(cached: Callable[..., Any]) -
     assert target.cache.length == 10, "a prompt is followed by an eviction wherever it ends"
 
 
+@pytest.mark.every_engine
 def test_victims_follow_the_reference_step_by_step(
     cached: Callable[..., Any],
     torch_decoder: Callable[..., Any],
@@ -302,6 +300,7 @@ def test_victims_follow_the_reference_step_by_step(
                 assert sorted(alive) == sorted(reference.scores[layer][head])
 
 
+@pytest.mark.every_engine
 def test_a_draft_with_a_reach_reads_no_more_and_guesses_on(cached: Callable[..., Any]) -> None:
     """Rows keep their true positions: the draft sees the end of the text as if all before it had been evicted."""
     text = np.random.default_rng(2).integers(0, 300, 60).tolist()
@@ -330,6 +329,7 @@ def test_a_stop_token_inside_the_guesses_ends_the_text(cached: Callable[..., Any
     assert decoder.target.cache.next_position == end - 1
 
 
+@pytest.mark.every_engine
 def test_a_second_text_reuses_what_the_cache_shares_with_it(cached: Callable[..., Any]) -> None:
     prompt = list(range(50, 80))
     decoder = SpeculativeDecoder(cached("llama"), GREEDY, Lookup(), gamma=3)
@@ -341,6 +341,7 @@ def test_a_second_text_reuses_what_the_cache_shares_with_it(cached: Callable[...
         assert decoder.text == plain(cached("llama"), text, 10)
 
 
+@pytest.mark.every_engine
 def test_an_interrupted_round_leaves_the_decoder_usable(cached: Callable[..., Any]) -> None:
     prompt = list(range(20))
     drafter = ModelDrafter(cached("llama"), GREEDY, 400)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
+from edgepipe.runtimes.llm.decoder import CachedDecoder
 from edgepipe.runtimes.llm.drafters.drafter import Draft
+from edgepipe.runtimes.llm.drafters.lookup import Lookup
 from edgepipe.runtimes.llm.drafters.model import ModelDrafter
 from edgepipe.runtimes.llm.sampling import Sampler, SamplingParams
 from edgepipe.runtimes.llm.speculative import SpeculativeDecoder, verify
@@ -58,14 +61,40 @@ def test_samples_follow_the_targets_distribution(gamma: int, drawn: bool | None)
         assert chisquare(second[state, possible], first[state] * transition[state, possible]).pvalue > 1e-4
 
 
-def test_sampled_speculation_with_a_model_follows_the_target(cached: Callable[..., Any]) -> None:
-    """Through the whole loop: the second token after a prompt, drafted by another model, against exact marginals."""
+@pytest.mark.every_engine
+def repeating_prompt(probe: CachedDecoder, sampler: Sampler) -> list[int]:
+    """One that ends with a token after which what followed it before may follow again, and with it the next one."""
+    for token in range(300):
+        text = [5, token]
+        for _ in range(2):
+            probe.cache.clear()
+            text.append(int(probe.prefill(text).argmax()))
+        text.append(token)
+        probe.cache.clear()
+        first = sampler.distribution(probe.prefill(text))
+        if 0 < first[text[2]] < 1 and 0 < sampler.distribution(probe.prefill([text[2]]))[text[3]] < 1:
+            probe.cache.clear()
+            return text
+    raise AssertionError("no token is followed twice by the same")
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_sampled_speculation_with_a_model_follows_the_target(
+    cached: Callable[..., Any], random_gamma: Callable[..., Any], chained: bool
+) -> None:
+    """Through the whole loop: the second token after a prompt, drafted from its last two, against exact marginals.
+
+    Chained, each round asks lookup, whose guesses are not drawn, or the model for up to two guesses, as chance has it.
+    """
     prompt = [5, 17, 42]
     params = SamplingParams(temperature=0.7, top_k=4, seed=0)
     target, probe = cached("llama"), cached("llama")
     sampler = Sampler(params)
-    drafter = ModelDrafter(cached("llama", seed=1), sampler, target.decoder.spec.vocab_size)
+    drafter = ModelDrafter(cached("llama"), sampler, target.decoder.spec.vocab_size, reach=2)
     decoder = SpeculativeDecoder(target, sampler, drafter, gamma=2)
+    if chained:
+        decoder = SpeculativeDecoder(target, sampler, [Lookup(shortest=1), drafter], random_gamma(2, seed=0))
+        prompt = repeating_prompt(probe, sampler)
 
     first = sampler.distribution(probe.prefill(prompt))
     expected = np.zeros(first.size)
@@ -74,10 +103,17 @@ def test_sampled_speculation_with_a_model_follows_the_target(cached: Callable[..
         expected += first[token] * sampler.distribution(probe.prefill([int(token)]))
     counts = np.zeros(first.size)
     trials = 4000
+    accepted, rejected = Counter[str | None](), Counter[str | None]()
     for _ in range(trials):
         decoder.start(prompt)
-        decoder.step(3)
+        entry = decoder.step(3)
+        accepted[entry.drafter] += entry.accepted
+        rejected[entry.drafter] += entry.drafted - entry.accepted
         counts[decoder.text[len(prompt) + 1]] += 1
+    drafters = {"lookup", "model"} if chained else {"model"}
+    assert all(accepted[name] and rejected[name] for name in drafters), (
+        f"guesses of each stood and fell: {accepted}, {rejected}"
+    )
     possible = expected * trials > 5
     assert counts[expected == 0].sum() == 0
     observed = np.append(counts[possible], counts[~possible].sum())
