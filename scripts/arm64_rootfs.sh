@@ -13,14 +13,16 @@
 # computer, from pip's index, as both are set here. To be run as root; PYTHON is the Python whose pip is asked.
 set -euo pipefail
 
+PATH=$PATH:/usr/sbin:/sbin
 SUITE=bookworm
 QEMU=aarch64
 FILES=/data/data/com.termux/files
 BINFMT=/proc/sys/fs/binfmt_misc
 
+# Something is missing: rights, a program, packages. Tests take the exit code for a reason to be skipped.
 fail() {
     echo "error: $*" >&2
-    exit 1
+    exit 77
 }
 
 require() {
@@ -49,7 +51,7 @@ build() {
 }
 
 made_by() {
-    sha256sum <"$script"
+    declare -f build_pi build_termux | sha256sum
 }
 
 # A layer has its name once it is whole.
@@ -64,9 +66,8 @@ layer() {
 # Debootstrap picks, checks and downloads; packages are unpacked but not set up, which would take emulation minutes.
 build_pi() {
     local tree=$1 mirror deb
-    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' "Codename: $SUITE" 'Component: main' |
-        head -n 1)
-    [ -n "$mirror" ] || fail "apt knows no mirror of Debian $SUITE here"
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Component: main' | grep -v security |
+        head -n 1) || fail "apt knows no mirror of Debian here"
     debootstrap --arch=arm64 --foreign --variant=minbase --include=python3,python3-venv,openssh-server \
         --cache-dir="$PWD/debs" "$SUITE" "$tree" "$mirror" >"$PWD/debootstrap.log" 2>&1 ||
         fail "debootstrap failed: $(tail -n 1 "$PWD/debootstrap.log")"
@@ -134,12 +135,13 @@ inside() {
         lower=termux:pi cpu="max,sve=off" part=0xd47
         features+=" i8mm bf16"
     fi
-    [ -e "$BINFMT/status" ] || mount -t binfmt_misc binfmt_misc "$BINFMT"
-    [ -e "$BINFMT/qemu-$QEMU" ] || cat "/usr/lib/binfmt.d/qemu-$QEMU.conf" >"$BINFMT/register"
-
-    mount -t tmpfs tmpfs disk
+    [ -e "$BINFMT/status" ] || mount -t binfmt_misc binfmt_misc "$BINFMT" || fail "binfmt_misc cannot be mounted here"
+    [ -e "$BINFMT/qemu-$QEMU" ] || cat "/usr/lib/binfmt.d/qemu-$QEMU.conf" >"$BINFMT/register" ||
+        fail "QEMU cannot be registered in binfmt_misc here"
+    mount -t tmpfs tmpfs disk || fail "nothing can be mounted here"
     mkdir disk/{upper,work,root}
-    mount -t overlay -o "lowerdir=$lower,upperdir=disk/upper,workdir=disk/work" overlay disk/root
+    mount -t overlay -o "lowerdir=$lower,upperdir=disk/upper,workdir=disk/work" overlay disk/root ||
+        fail "no overlay can be mounted here"
     mount -t proc proc "$tree/proc"
     mount --rbind /dev "$tree/dev"
     for ((core = 0; core < $(nproc); core++)); do
@@ -152,6 +154,9 @@ inside() {
         install -m 000 /dev/null disk/unreadable
         mount --bind disk/unreadable "$tree/proc/stat"
         chmod 000 "$tree/sys"
+    else # of /sys, that of this machine is not Arm's, only what onnxruntime cannot do without
+        mkdir -p "$tree/sys/devices/system/cpu"
+        echo "0-$(($(nproc) - 1))" | tee "$tree"/sys/devices/system/cpu/{possible,present} >/dev/null
     fi
 
     local environment="QEMU_CPU=$cpu"

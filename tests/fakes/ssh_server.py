@@ -19,25 +19,34 @@ class SshServer:
 
     def __init__(self, folder: Path, home: Path, path: str) -> None:
         assert SSHD is not None
-        self.home, self.client = home, folder / "client"
-        for key in ("host", "user"):
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
-        shutil.copy(folder / "user.pub", folder / "authorized_keys")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.home = home
+        self._make_client(folder)
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "host"], check=True)
         server = {
             "Port": self.port,
             "ListenAddress": "127.0.0.1",
             "HostKey": folder / "host",
-            "AuthorizedKeysFile": folder / "authorized_keys",
+            "AuthorizedKeysFile": folder / "user.pub",
             "PidFile": "none",
             "StrictModes": "no",
             "UsePAM": "no",
             "PasswordAuthentication": "no",
-            "SetEnv": f'"HOME={home}" "PATH={path}"',
+            "SetEnv": f"HOME={home} PATH={path}",
         }
         (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in server.items()))
+        if os.getuid() == 0:
+            Path("/run/sshd").mkdir(exist_ok=True)
+        self._process = subprocess.Popen([SSHD, "-D", "-f", folder / "sshd_config", "-E", folder / "log"])
+        self._frozen: list[int] = []
+        self._await(10)
+
+    def _make_client(self, folder: Path) -> None:
+        """A key, a port, and an `ssh` that uses them."""
+        self.client = folder / "client"
         self.client.mkdir()
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "user"], check=True)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
         host = {
             "HostName": "127.0.0.1",
             "Port": self.port,
@@ -50,11 +59,11 @@ class SshServer:
         wrapper = self.client / "ssh"
         wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder / "ssh_config"} "$@"\n')
         wrapper.chmod(0o755)
-        if os.getuid() == 0:
-            Path("/run/sshd").mkdir(exist_ok=True)
-        self._process = subprocess.Popen([SSHD, "-D", "-f", folder / "sshd_config", "-E", folder / "log"])
-        self._frozen: list[int] = []
-        for _ in range(100):
+
+    def _await(self, patience_s: float) -> None:
+        """Wait until somebody listens on the port, or the server has ended."""
+        deadline = time.monotonic() + patience_s
+        while self._process.poll() is None and time.monotonic() < deadline:
             try:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
                 break
