@@ -155,7 +155,8 @@ def _answer(conversation: Conversation, prompt: str, as_json: bool) -> int:
         raise
     generation = conversation.generation
     if as_json:
-        click.echo(json.dumps(Answer(text, generation, conversation.kv_bytes).to_json(), ensure_ascii=False))
+        answer = Answer(text, generation, conversation.kv_bytes, conversation.session.engine)
+        click.echo(json.dumps(answer.to_json(), ensure_ascii=False))
     else:
         click.echo()
         click.echo(_end_line(conversation), err=True)
@@ -216,6 +217,8 @@ def _end_line(conversation: Conversation) -> str:
     if generation.estimated_speedup is not None:
         parts.append(f"about {generation.estimated_speedup:.2f} times plain")
     parts.append(f"KV {conversation.kv_bytes / 2**20:.1f} MiB")
+    if len(conversation.session.bundle.manifest["components"]["target"]["formats"]) > 1:
+        parts.append(conversation.session.engine)
     return " · ".join(parts)
 
 

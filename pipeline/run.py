@@ -17,11 +17,12 @@ from edgepipe.runtimes.llm.speculative import SpeculativeDecoder
 
 @dataclass(frozen=True)
 class Answer:
-    """A finished answer: its text, the figures of its generation, and the bytes of all KV caches."""
+    """A finished answer: its text, the figures of its generation, the bytes of all KV caches, and the engine."""
 
     text: str
     generation: Generation
     kv_bytes: int
+    engine: str
 
     def to_json(self) -> dict[str, Any]:
         """The answer as one JSON-ready dict."""
@@ -39,6 +40,7 @@ class Answer:
             "speculation": speculation(generation.rounds),
             "time_split": generation.time_split,
             "kv_bytes": self.kv_bytes,
+            "engine": self.engine,
         }
 
 
@@ -71,7 +73,7 @@ def run(
     session = Session(Bundle.open(bundle), options or DecodeOptions())
     conversation = Conversation(session, max_new_tokens, stop, stop_tokens, system=system, raw=raw, turns=1)
     text = "".join(conversation.say(prompt))
-    return Answer(text, conversation.generation, conversation.kv_bytes)
+    return Answer(text, conversation.generation, conversation.kv_bytes, session.engine)
 
 
 class Conversation:
