@@ -136,6 +136,10 @@ def _add_decoding(found: ReportView, report: Any, moments: dict[str, float]) -> 
             points = list(_speed(sample, begin))
             found.speed.append(points)
             elapsed = points[-1][0] if points else begin
+    for other in report.get("other_engines", ()):
+        for prompt in other["prompts"]:
+            group = f"prompt {_number(prompt['prompt_tokens']):g}"
+            _add_decoder(found, group, f", {_text(other['engine'])}", prompt["measured"])
     if report["cost_curve"] is not None:
         for width in report["cost_curve"]["widths"]:
             taken_ms = _number(width["statistics"]["p50"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter_ns, process_time
 
@@ -66,7 +67,8 @@ def measure(
     if decoders(opened):
         decoding = options or DecodeOptions()
         for engine in engines or (decoding.engine,):
-            texts.append(DecoderMeasurement(opened, replace(decoding, engine=engine), plan, tell))
+            told = partial(_tell_of, engine, tell) if len(engines) > 1 else tell
+            texts.append(DecoderMeasurement(opened, replace(decoding, engine=engine), plan, told))
     if COMPONENT in opened.manifest["components"]:
         images = VisionMeasurement(opened, vision or VisionOptions(), plan.warmup, plan.repeats, tell)
     if plan.cool_to_c is not None:
@@ -116,3 +118,7 @@ def measure(
     if seen is not None:
         report["vision"] = seen
     return report
+
+
+def _tell_of(engine: str | None, tell: Progress, step: str) -> None:
+    tell(f"{engine}: {step}")

@@ -160,7 +160,7 @@ class DecoderMeasurement:
         return (perf_counter_ns() - begin) / 1e6
 
     def _warm_up(self, length: int, *, plain: bool) -> list[Timing]:
-        self.progress(f"{self.engine}: prompt of {length}: warm-up{' of plain' if plain else ''}")
+        self.progress(f"prompt of {length}: warm-up{' of plain' if plain else ''}")
         return [self._time(length, plain=plain) for _ in range(self.plan.warmup)]
 
     def warm_up_plain(self) -> None:
@@ -170,7 +170,7 @@ class DecoderMeasurement:
 
     def time_prompt(self, length: int, repetition: int) -> None:
         """Time one repetition, and then one of the baseline: A B A B ..."""
-        self.progress(f"{self.engine}: prompt of {length}: repetition {repetition} of {self.plan.repeats}")
+        self.progress(f"prompt of {length}: repetition {repetition} of {self.plan.repeats}")
         for plain in (False, True) if self.plan.against else (False,):
             self.timings[length, plain].append(self._time(length, plain=plain))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from edgepipe.exporters.llm.recipe import DecoderRecipe
 from edgepipe.exporters.llm.static_shape import StaticShape
 from edgepipe.pipeline import decoder_engines, engine_choice
 from edgepipe.pipeline.bundle import Bundle
+from edgepipe.pipeline.compare_view import view
 from edgepipe.pipeline.decode_options import CacheOptions, DecodeOptions
 from edgepipe.pipeline.decoder_engines import first_installed
 from edgepipe.pipeline.engine_choice import choose_engine, expected_tokens_per_s
 from edgepipe.pipeline.measure import Plan, measure
 from edgepipe.pipeline.recipe import Recipe
+from edgepipe.pipeline.report import write_report
 from edgepipe.pipeline.report_markdown import markdown
 from edgepipe.pipeline.requirements import engines_for
 from edgepipe.pipeline.session import Session
@@ -122,7 +125,7 @@ def test_another_engines_file_is_refused_in_a_line(engines_bundle: Path, engine:
 
 
 @pytest.mark.slow
-def test_engines_are_measured_in_turns(engines_bundle: Path) -> None:
+def test_engines_are_measured_in_turns(engines_bundle: Path, tmp_path: Path) -> None:
     steps: list[str] = []
     plan = Plan(prompt_lengths=(5, 20), new_tokens=6, repeats=2, warmup=1, max_width=7)
     options = DecodeOptions(threads=1, drafter="lookup", gamma=4)
@@ -147,8 +150,11 @@ def test_engines_are_measured_in_turns(engines_bundle: Path) -> None:
     found = markdown(report)
     assert "## Engines, in turns" in found
     assert "--engine all" in found
+    write_report(report, tmp_path)
+    compared = {str(figure) for figure in view(tmp_path / "report.json").figures}
     for engine in STATIC:
         assert f"| 20 | {engine} |" in found
+        assert any(f"decode, {engine}" in figure for figure in compared)
 
 
 @pytest.mark.slow
@@ -236,6 +242,20 @@ def test_expected_speed_by_arithmetic() -> None:
     assert expected_tokens_per_s(costs, range(4, 5)) == pytest.approx(1.9375 / 1.6 * 100)
     assert expected_tokens_per_s(costs, range(5)) == pytest.approx(max(1.9375 / 1.6, 1.875 / 1.5, 1.75 / 1.4) * 100)
     assert expected_tokens_per_s(Costs(MeasuredCosts({1: 10e6}, {})), range(1)) == pytest.approx(100)
+
+
+def test_an_engine_that_is_not_installed_is_named_with_its_extra(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    formats = bundle.manifest["components"]["target"]["formats"]
+    for engine, modules in (("tflite", ("ai_edge_litert", "tflite_runtime")), ("executorch", ("executorch",))):
+        formats[engine] = formats["onnx"]
+        for module in (*modules, *(name for name in sys.modules if name.startswith(tuple(f"{m}." for m in modules)))):
+            monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(MissingExtra, match=r"pip install 'edgepipe\[(litert|executorch)\]'"):
+            Session(bundle, DecodeOptions(engine)).decoder(10)
+    assert Session(bundle, DecodeOptions()).engine == "onnx"
 
 
 def test_an_engine_that_cannot_be_loaded_is_not_chosen(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
