@@ -55,6 +55,7 @@ class CompiledSession:
         self._model = CompiledModel.from_file(str(path), options=Options(cpu_options=cpu))
         weakref.finalize(self, _close, self._model)
         self._names = self._model.get_signature_list()
+        self._capacities: dict[str, int] = {}  # what each signature has last run with
         self._bindings: weakref.WeakKeyDictionary[KVCache, dict[str, _Binding]] = weakref.WeakKeyDictionary()
 
     @property
@@ -75,11 +76,13 @@ class CompiledSession:
             RuntimeError: LiteRT fails.
         """
         bindings = self._bindings.setdefault(cache, {})
-        if signature not in bindings:
-            with quiet():
+        if self._capacities.get(signature) == cache.capacity and signature in bindings:
+            return self._run(signature, feeds, bindings[signature])
+        with quiet():  # LiteRT tells of each tensor that changes its size
+            if signature not in bindings:
                 bindings[signature] = self._bind(signature, feeds, cache)
-                return self._run(signature, feeds, bindings[signature])
-        return self._run(signature, feeds, bindings[signature])
+            self._capacities[signature] = cache.capacity
+            return self._run(signature, feeds, bindings[signature])
 
     def _run(self, signature: str, feeds: Mapping[str, np.ndarray], binding: _Binding) -> dict[str, np.ndarray]:
         for name, values in feeds.items():
