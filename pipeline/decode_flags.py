@@ -82,7 +82,7 @@ _FLAGS = (
     click.option(
         "--budget",
         help="KV that --policy keeps: tokens (512), share of the text (20%), or memory (64MiB). "
-        "Up to --chunk tokens more are held while they pass through.",
+        "Up to --chunk tokens more are held until the next eviction.",
     ),
     click.option("--recent", type=click.IntRange(min=1), help="h2o: newest tokens kept.  [default: half the budget]"),
     click.option("--summed", is_flag=True, help="h2o: the paper's plain sum of scores, not per query that saw them."),
