@@ -157,6 +157,10 @@ def command(
     click.echo(json.dumps(facts) if as_json else _summary(facts))
 
 
+def _parts(precision: dict[str, str]) -> str:
+    return ", ".join(f"{part} {bits}" for part, bits in precision.items())
+
+
 def _numbers(text: str | None) -> list[int] | None:
     try:
         return [int(part) for part in text.split(",")] if text is not None else None
@@ -200,7 +204,7 @@ def _summary(facts: dict[str, Any]) -> str:
         if component["kind"] == "vision":
             what, source = shape_of(component), "the whole model in reference kernels"
         else:
-            what = ", ".join(f"{part} {bits}" for part, bits in component["precision"].items())
+            what = _parts(component["precision"])
             source = "its source in float32"
         lines.append(f"{name}: {component['source']['name']}, {what}")
         if component["kind"] == "vision":
@@ -211,8 +215,9 @@ def _summary(facts: dict[str, Any]) -> str:
             lines += [f"  against {source}: {figures(result)}"] if result else []
         else:
             for form, files in component["formats"].items():
+                bits = "" if files["precision"] == component["precision"] else f", {_parts(files['precision'])}"
                 found = f"; against {source}: {in_words(result['formats'][form]['plain'])}" if result else ""
-                lines.append(f"  {form}: {files['bytes'] / 1e6:.1f} MB in {files['export_seconds']:.1f} s{found}")
+                lines.append(f"  {form}: {files['bytes'] / 1e6:.1f} MB in {files['export_seconds']:.1f} s{bits}{found}")
         export = component["export"]
         lines.append(f"  took {export['seconds']:.1f} s, peak memory {export['peak_rss_bytes'] / 2**30:.2f} GiB")
     dashes = "-- " if facts["bundle"].startswith("-") else ""

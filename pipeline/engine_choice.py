@@ -6,20 +6,24 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import median
 
 from edgepipe.errors import EdgepipeError
 from edgepipe.pipeline.bundle import Bundle
+from edgepipe.pipeline.cost_curve import time_widths
 from edgepipe.pipeline.decode_options import DecodeOptions
 from edgepipe.pipeline.decoder_engines import exported_engines, first_installed
 from edgepipe.pipeline.device_cache import cache_path, keep
 from edgepipe.pipeline.session import Session
 from edgepipe.runtimes.llm.costs import Costs
+from edgepipe.runtimes.llm.decoder import CachedDecoder
 from edgepipe.runtimes.llm.engines import is_installed
 
 SCHEMA_VERSION = 1
 
-# Tokens of the text that costs are measured in.
-_LENGTH = 512
+# Tokens of the text that costs are measured in, and of the one after which plain rounds are timed.
+_LENGTH, _PROMPT = 512, 64
+WARMUP, REPEATS = 2, 9
 
 
 def choose_engine(bundle: Bundle, options: DecodeOptions, tell: Callable[[str], None] = lambda step: None) -> str:
@@ -44,21 +48,39 @@ def choose_engine(bundle: Bundle, options: DecodeOptions, tell: Callable[[str], 
     path = cache_path("engine", SCHEMA_VERSION, facts)
     chosen = _read(path)
     if chosen not in candidates:
-        speeds: dict[str, float] = {}
-        failure: EdgepipeError | None = None
-        for engine in candidates:
-            tell(f"measuring {engine}")
-            try:
-                session = Session(bundle, replace(options, engine=engine), tell)
-                speeds[engine] = expected_tokens_per_s(session.costs(_LENGTH), gammas(session))
-            except EdgepipeError as error:  # it cannot be loaded, or has no forward of so many guesses
-                failure = failure or error
-        if not speeds:
-            assert failure is not None
-            raise failure
+        speeds = _measure(bundle, options, candidates, tell)
         chosen = max(speeds, key=lambda engine: speeds[engine])
         keep(path, {"engine": chosen, "tokens_per_s": speeds})
     return chosen
+
+
+def _measure(
+    bundle: Bundle, options: DecodeOptions, candidates: list[str], tell: Callable[[str], None]
+) -> dict[str, float]:
+    """Expected tokens per second of each engine that can be loaded and has forwards of so many guesses.
+
+    Plain rounds are timed in turns, so that a drift of the machine does not decide.
+    """
+    speedups: dict[str, float] = {}
+    targets: list[CachedDecoder] = []
+    failure: EdgepipeError | None = None
+    for engine in candidates:
+        tell(f"measuring {engine}")
+        try:
+            session = Session(bundle, replace(options, engine=engine), tell)
+            speedup = expected_speedup(session.costs(_LENGTH), gammas(session))
+            targets.append(session.cached("target", options.cache, _PROMPT + 1))
+            speedups[engine] = speedup
+        except EdgepipeError as error:
+            failure = failure or error
+    if not speedups:
+        assert failure is not None
+        raise failure
+    times = time_widths(targets, [0] * _PROMPT, [0], WARMUP, REPEATS)
+    return {
+        engine: speedup * 1e9 / median(taken[1])
+        for (engine, speedup), taken in zip(speedups.items(), times, strict=True)
+    }
 
 
 def gammas(session: Session) -> range:
@@ -67,8 +89,8 @@ def gammas(session: Session) -> range:
     return range(most + 1) if gamma == "auto" or not session.options.drafters else range(most, most + 1)
 
 
-def expected_tokens_per_s(costs: Costs, gammas: range) -> float:
-    """Tokens per second with the best drafter and gamma (Leviathan et al. 2022, theorem 3.8).
+def expected_speedup(costs: Costs, gammas: range) -> float:
+    """Tokens per plain round with the best drafter and gamma (Leviathan et al. 2022, theorem 3.8).
 
     A round of gamma guesses brings 1 + a + ... + a^gamma tokens in t(gamma + 1) + draft(gamma). Drafters that are free
     have no measured acceptance a, as it depends on the text; they count for nothing.
@@ -78,7 +100,7 @@ def expected_tokens_per_s(costs: Costs, gammas: range) -> float:
         for gamma in filter(None, gammas):
             tokens = sum(rate**position for position in range(gamma + 1))
             rounds.append(tokens / (costs.forward(gamma + 1) + costs.drafter(name).draft(gamma)))
-    return max(rounds) * 1e9 / costs.plain_ns
+    return max(rounds)
 
 
 def _read(path: Path) -> str | None:

@@ -60,14 +60,12 @@ class Costs:
 
     Attributes:
         acceptance: as measured.
-        plain_ns: nanoseconds of a forward of one token, as measured.
     """
 
     def __init__(self, measured: MeasuredCosts, *, widths: Sequence[int] | None = None) -> None:
         """``widths`` are the decoder's, where it has some only (`edgepipe.runtimes.llm.decoder.Decoder.widths`)."""
         self.widths = widths
         self.acceptance = measured.acceptance
-        self.plain_ns = measured.forward_ns[1]
         self._rise = _interpolated(measured.forward_ns)
         self._drafters = dict(measured.drafters)
         more = range(1, len(self._rise) - 1)

@@ -20,7 +20,7 @@ from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.compare_view import view
 from edgepipe.pipeline.decode_options import CacheOptions, DecodeOptions
 from edgepipe.pipeline.decoder_engines import first_installed
-from edgepipe.pipeline.engine_choice import choose_engine, expected_tokens_per_s
+from edgepipe.pipeline.engine_choice import choose_engine, expected_speedup
 from edgepipe.pipeline.measure import Plan, measure
 from edgepipe.pipeline.recipe import Recipe
 from edgepipe.pipeline.report import write_report
@@ -239,9 +239,9 @@ def test_expected_speed_by_arithmetic() -> None:
     """At an acceptance of 0.5, four guesses bring 1.9375 tokens on average, in t(5) + draft(4)."""
     measured = MeasuredCosts({1: 10e6, 5: 12e6}, {"model": DraftCost(0.1, 0.1, 0.0)}, {"model": 0.5})
     costs = Costs(measured, widths=(1, 5))
-    assert expected_tokens_per_s(costs, range(4, 5)) == pytest.approx(1.9375 / 1.6 * 100)
-    assert expected_tokens_per_s(costs, range(5)) == pytest.approx(max(1.9375 / 1.6, 1.875 / 1.5, 1.75 / 1.4) * 100)
-    assert expected_tokens_per_s(Costs(MeasuredCosts({1: 10e6}, {})), range(1)) == pytest.approx(100)
+    assert expected_speedup(costs, range(4, 5)) == pytest.approx(1.9375 / 1.6)
+    assert expected_speedup(costs, range(5)) == pytest.approx(max(1.9375 / 1.6, 1.875 / 1.5, 1.75 / 1.4))
+    assert expected_speedup(Costs(MeasuredCosts({1: 10e6}, {})), range(1)) == 1
 
 
 def test_an_engine_that_is_not_installed_is_named_with_its_extra(
