@@ -51,7 +51,7 @@ build() {
 }
 
 made_by() {
-    declare -f build_pi build_termux | sha256sum
+    declare -f build_pi build_termux compile | sha256sum
 }
 
 # A layer has its name once it is whole.
@@ -79,6 +79,13 @@ build_pi() {
     cp "$tree/usr/share/base-passwd/passwd.master" "$tree/etc/passwd"
     cp "$tree/usr/share/base-passwd/group.master" "$tree/etc/group"
     echo 'sshd:*:100:65534::/run/sshd:/usr/sbin/nologin' >>"$tree/etc/passwd"
+    compile "$tree" /usr/lib/python3.11
+}
+
+# The bytecode that setting up packages makes. A Python here of another version cannot: things are slower then.
+compile() {
+    "$PYTHON" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || return 0
+    "$PYTHON" -m compileall -q -s "$1" -p / "$1$2" || true # Debian ships a few files that are no Python
 }
 
 # What differs from `pi`, to be laid over it.
@@ -88,6 +95,7 @@ build_termux() {
     "$PYTHON" -m pip install --quiet --only-binary :all: --no-compile --target "$packages" --python-version 3.11 \
         "${platforms[@]/#/--platform=}" 'onnxruntime==1.29.*' numpy >"$PWD/pip.log" 2>&1 ||
         fail "pip cannot install for aarch64: $(tail -n 1 "$PWD/pip.log")"
+    compile "$tree" "$FILES/packages"
     ln -s /usr "$tree$FILES/usr"
     cp pi/etc/passwd pi/etc/group "$tree/etc"
     echo "u0_a123:*:10123:10123::$FILES/home:$FILES/usr/bin/bash" >>"$tree/etc/passwd"

@@ -233,7 +233,15 @@ def smollm2_fp32_bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
     yield from _smollm2(tmp_path_factory, "fp32")
 
 
-def _smollm2(tmp_path_factory: pytest.TempPathFactory, precision: Any, draft: Any = None) -> Iterator[Path]:
+@pytest.fixture(scope="session")
+def smollm2_int4_bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The same in int4, its head as the source has it, and without a draft, 110 MB."""
+    yield from _smollm2(tmp_path_factory, "int4", head="auto")
+
+
+def _smollm2(
+    tmp_path_factory: pytest.TempPathFactory, precision: Any, draft: Any = None, head: Any = None
+) -> Iterator[Path]:
     pytest.importorskip("onnx")
     from edgepipe.errors import EdgepipeError
     from edgepipe.exporters.llm.recipe import DecoderRecipe
@@ -248,7 +256,7 @@ def _smollm2(tmp_path_factory: pytest.TempPathFactory, precision: Any, draft: An
             raise
         pytest.skip(f"no SmolLM2-135M: {error}")
     folder = tmp_path_factory.mktemp("smollm2") / precision
-    target = DecoderRecipe("smollm2-135m", precision=precision, head_precision=precision)
+    target = DecoderRecipe("smollm2-135m", precision=precision, head_precision=head or precision)
     export(Recipe(target, draft, validate=False), folder)
     yield folder
     shutil.rmtree(folder)

@@ -22,7 +22,8 @@ from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.bundle_writer import write_bundle
 from edgepipe.pipeline.deploy import deploy
 
-FAKES = Path(__file__).parents[2] / "fakes"
+ROOT = Path(__file__).parents[3]
+FAKES = ROOT / "tests/fakes"
 BASE = ("click", "jinja2", "numpy", "onnxruntime", "pillow", "rich")
 BALLAST_BYTES = 24_000_000
 
@@ -144,6 +145,42 @@ def ssh_server(home: Path, device_path: str, tmp_path_factory: pytest.TempPathFa
     server = module.SshServer(tmp_path_factory.mktemp("sshd"), home, device_path)
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def arm_trees() -> Path:
+    """What scripts/arm64_rootfs.sh builds, made once for all sessions."""
+    module, trees = _arm_device(), ROOT / "build/arm64"
+    try:
+        module.build(trees)
+    except module.Lacking as reason:
+        pytest.skip(f"no ARM computer can be emulated: {reason}")
+    return trees
+
+
+@pytest.fixture(scope="session")
+def arm_device(arm_trees: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Any]]:
+    """``arm_device("pi")`` or ``("termux")`` → tests/fakes/arm_device.py, switched on once for all tests."""
+    module, devices = _arm_device(), dict[str, Any]()
+
+    def switched_on(kind: str) -> Any:
+        if kind not in devices:
+            try:
+                devices[kind] = module.ArmDevice(tmp_path_factory.mktemp(kind), arm_trees, kind)
+            except module.Lacking as reason:
+                pytest.skip(f"no ARM computer can be emulated: {reason}")
+        return devices[kind]
+
+    yield switched_on
+    for device in devices.values():
+        device.stop()
+
+
+def _arm_device() -> ModuleType:
+    if shutil.which("ssh") is None or shutil.which("ssh-keygen") is None:
+        pytest.skip("no ssh: apt install openssh-client")
+    _fake("ssh_server")  # which it imports
+    return _fake("arm_device")
 
 
 @pytest.fixture(scope="session")
