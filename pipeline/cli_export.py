@@ -38,11 +38,8 @@ PRECISIONS = ["auto", "fp32", "int8", "int4"]
 @click.option(
     "--formats", metavar="NAME,...", help="tflite, onnx, executorch, firmware.  [onnx; of vision tflite,onnx]"
 )
-@click.option(
-    "--widths", metavar="N,...", help="Text in tflite, executorch: forwards of 1 and gamma + 1 tokens.  [1,5]"
-)
+@click.option("--widths", metavar="N,...", help="Text in tflite: forwards of 1 and of gamma + 1 tokens.  [1,5]")
 @click.option("--chunk-width", type=int, help="There, prompt tokens of a forward.  [64]")
-@click.option("--slots", type=int, help="There, tokens that a KV cache holds.  [1024]")
 @click.option("--no-validate", is_flag=True, help="Do not compare with the source.")
 @click.option("--recipe", "recipe_file", metavar="FILE", type=click.Path(path_type=Path), help="TOML with all of this.")
 @click.option("--dry-run", is_flag=True, help="Print the recipe that these options make, and stop.")
@@ -70,7 +67,6 @@ def command(
     formats: str | None,
     widths: str | None,
     chunk_width: int | None,
-    slots: int | None,
     no_validate: bool,
     recipe_file: Path | None,
     dry_run: bool,
@@ -84,8 +80,8 @@ def command(
     A DRAFT guesses ahead for the target: a folder that edgepipe distill wrote, smollm2-135m-draft, or any smaller MODEL
     with the same tokenizer.
 
-    Progress is shown on a terminal only. FORMATS are those of the language models and of the vision model. In tflite
-    and executorch a language model has static shapes; executorch takes a few minutes to lower.
+    Progress is shown on a terminal only. Formats are those of the language models and of the vision model; executorch
+    takes a few minutes to lower.
 
     A .npy file in the calibration FOLDER holds one image of the model's size, or several: uint8 pixels, or
     floating-point real values, as pixels are normalised to (0 to 1 without mean and std).
@@ -116,7 +112,7 @@ def command(
         "mode": mode,
     }
     names = [name.strip() for name in formats.split(",")] if formats else None
-    static = {"widths": _numbers(widths), "chunk": chunk_width, "slots": slots}
+    static = {"widths": _numbers(widths), "chunk": chunk_width}
     if vision is not None or "vision" in values:
         _lay_over(values, "vision", {"source": vision, "formats": names, **image_options})
     elif given := [f"--{name}" for name, value in image_options.items() if value is not None]:
@@ -140,8 +136,8 @@ def command(
     if "target" not in values and "vision" not in values:
         raise click.UsageError("nothing to export: give --target MODEL, --vision MODEL, or a --recipe with one of them")
     recipe = recipe_from(values)
-    if any(value is not None for value in static.values()) and recipe.formats == ("onnx",):
-        raise click.UsageError("--widths, --chunk-width and --slots are of --formats tflite and executorch: give one")
+    if any(value is not None for value in static.values()) and "tflite" not in recipe.formats:
+        raise click.UsageError("--widths and --chunk-width are of the format tflite: add it to --formats")
     if dry_run:
         click.echo(json.dumps(recipe.to_json()) if as_json else to_toml(recipe), nl=as_json)
         return

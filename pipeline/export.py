@@ -84,9 +84,8 @@ def export(
         for index, (name, weights) in enumerate(sources.items()):
             share = part_of(report, index, count, name)
             gives_features = name == "target" and has_head
-            shape = recipe.static.fitted(sources["target"].spec)
             export_decoder(
-                *(name, weights, recipe.decoders[name], recipe.formats, shape),
+                *(name, weights, recipe.decoders[name], recipe.formats, recipe.static),
                 *(draft, recipe.validate, share, gives_features),
             )
         if recipe.vision is not None:

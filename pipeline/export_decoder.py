@@ -25,7 +25,6 @@ from edgepipe.runtimes.llm.output_vocabulary import TOKEN_IDS
 
 Progress = Callable[[float, str], None]
 
-# Formats of static shapes.
 _WRITERS = {
     "tflite": "edgepipe.exporters.llm.tflite:write_tflite",
     "executorch": "edgepipe.exporters.llm.executorch:write_executorch",
@@ -63,10 +62,10 @@ def export_decoder(
         report = written[form] = write_format(form, weights, recipe, shape, folder, share, gives_features)
         seconds = round(time.monotonic() - begin, 3)
         decoder: Decoder = load(ENGINES[form])(folder / report.paths["plain"], weights.spec)
-        static = {"widths": decoder.widths, "chunk": shape.chunk, "slots": decoder.slots}
+        static = {"widths": decoder.widths, "chunk": shape.chunk} if decoder.widths else {}
         files[form] = {
             **{variant: f"{name}/{path}" for variant, path in report.paths.items()},
-            **({key: value for key, value in static.items() if value is not None} if decoder.widths else {}),
+            **static,
             "precision": report.precision,
             "bytes": report.bytes,
             "export_seconds": seconds,
@@ -74,10 +73,8 @@ def export_decoder(
         del decoder
     if check:
         models = {form: report.paths for form, report in written.items()}
-        room = [facts["slots"] - facts["widths"][-1] for facts in files.values() if "slots" in facts]
-        longest = min([weights.spec.context_length, *room])
         share = part_of(progress, steps - 1, steps, "validate")
-        draft.manifest["validation"][name] = validate(weights, folder, models, recipe.limits, longest, share)
+        draft.manifest["validation"][name] = validate(weights, folder, models, recipe.limits, share)
     several = len(formats) > 1
     components = draft.manifest["components"]
     components[name] = {

@@ -15,8 +15,8 @@ SCHEMA_VERSION = 1
 MANIFEST = "edgepipe.json"
 KINDS = {"target": ("decoder",), "draft": ("decoder", "head"), "vision": ("vision",)}
 
-# What stands beside a decoder's files in one format; the first three where shapes are static.
-FACTS = ("widths", "chunk", "slots", "precision", "bytes", "export_seconds")
+# What stands beside a decoder's files in one format; the first two where shapes are static.
+FACTS = ("widths", "chunk", "precision", "bytes", "export_seconds")
 
 _UPGRADE = "pip install --upgrade edgepipe"
 
@@ -105,21 +105,16 @@ def _check_component(path: Path, name: str, component: object, files: dict[str, 
         for graph, file in graphs.items():
             if kind == "vision" or graph not in FACTS:
                 _check_listed(path, f"{key}.{shown(graph)[1:-1]}", file, files)
-        if "widths" in graphs or "slots" in graphs:
-            _check_shape(path, key, graphs)
+        if "widths" in graphs and kind != "vision":
+            _check_widths(path, f"{key}.widths", graphs["widths"])
     file = "plan" if kind == "vision" else "tokenizer"
     _check_listed(path, f"{where}.{file}", component.get(file), files)
 
 
-def _check_shape(path: Path, key: str, facts: dict[str, Any]) -> None:
-    """``widths`` of forwards, ascending from 1, and, where a cache must have so many, ``slots``."""
-    widths = facts.get("widths")
-    if not isinstance(widths, list) or any(type(width) is not int for width in widths) or widths[:1] != [1]:
-        raise damaged(path, f"{key}.widths is {shown(widths)}, expected whole numbers that begin with 1")
-    if widths != sorted(set(widths)):
-        raise damaged(path, f"{key}.widths is {shown(widths)}, expected ascending numbers")
-    if "slots" in facts and (type(slots := facts["slots"]) is not int or slots <= widths[-1]):
-        raise damaged(path, f"{key}.slots is {shown(slots)}, expected a number above {widths[-1]}")
+def _check_widths(path: Path, key: str, widths: object) -> None:
+    whole = isinstance(widths, list) and all(type(width) is int for width in widths)
+    if not whole or widths[:1] != [1] or widths != sorted(set(widths)):  # type: ignore[index, arg-type]
+        raise damaged(path, f"{key} is {shown(widths)}, expected ascending whole numbers from 1 on")
 
 
 def _check_listed(path: Path, key: str, file: object, files: dict[str, Any]) -> None:

@@ -133,7 +133,7 @@ class DecoderMeasurement:
         return {"text_sha256": hashlib.sha256(self.text.encode()).hexdigest(), "decode": decode}
 
     def _require_room(self) -> None:
-        context = self.session.context_length
+        context = self.session.spec.context_length
         needed = max(self.plan.prompt_lengths) + self.plan.new_tokens
         if needed > context and (self.options.cache.policy == "full" or self.plan.against):
             room = context - self.plan.new_tokens
@@ -141,7 +141,7 @@ class DecoderMeasurement:
             way_out = "leave out --against" if self.options.cache.policy != "full" else "set --policy and --budget"
             raise ContextError(
                 f"prompt length {max(self.plan.prompt_lengths)} and {self.plan.new_tokens} new tokens are more than "
-                f"{self.session.described_context}: give {advice}, or {way_out}"
+                f"the model's context of {context}: give {advice}, or {way_out}"
             )
         widest = max(self.options.chunk, self.session.most_guesses(needed) + 1)
         if self.plan.max_width > widest:

@@ -52,7 +52,7 @@ class Recipe:
 
     ``target`` is the decoder to run and ``draft`` a smaller one that guesses for it; ``vision`` is a vision model,
     alone or beside them. ``validate`` compares each with its source; ``formats`` are the engines' formats to write of
-    the decoders, and ``static`` the shapes in tflite and executorch.
+    the decoders, and ``static`` the forwards that tflite has.
 
     Raises:
         RecipeError: a value is out of its range, or there is nothing to export.

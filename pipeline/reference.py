@@ -74,8 +74,7 @@ def write_reference(bundle: Path, name: str, components: dict[str, Any], form: s
     def case(prompt: list[int]) -> dict[str, Any]:
         length = len(prompt) + GREEDY_TOKENS
         decoders = [
-            CachedDecoder(engine, KVCache(engine.spec, length, 0, slots=engine.slots), Full(length), length)
-            for engine in engines.values()
+            CachedDecoder(engine, KVCache(engine.spec, length, 0), Full(length), length) for engine in engines.values()
         ]
         return _case(teacher_forced(vocabulary, *decoders), prompt, min(TOP_LOGITS, specs[name].num_logits))
 

@@ -133,8 +133,8 @@ class Conversation:
             room = min(room, decoder.target.policy.budget - len(tokens))
         if room < 1:
             raise ContextError(
-                f"the text of {len(tokens)} tokens fills {self.session.described_context}: shorten it, or set --policy "
-                "h2o or window with a --budget"
+                f"the text of {len(tokens)} tokens fills the model's context of {self.session.spec.context_length}: "
+                "shorten it, or set --policy h2o or window with a --budget"
             )
         self.generation, pieces = generate(decoder, self.session.tokenizer, tokens, room, self.stop)
         answer = ""
@@ -173,10 +173,10 @@ class Conversation:
 
         Three times the room is made each time, so that most turns find it and few texts are fed anew.
         """
-        options, context = self.session.options.cache, self.session.context_length
+        options, context = self.session.options.cache, self.session.spec.context_length
         needed = prompt_tokens + self.max_new_tokens
         if options.policy != "full":
-            total = self.session.spec.context_length if self.turns is None else needed
+            total = context if self.turns is None else needed
         else:
             needed = min(needed, context)
             total = needed if self.turns else min(3 * needed, context)

@@ -78,14 +78,14 @@ class Session:
             stop_tokens: tokens, as text or id, that end the text beside the model's own.
 
         Raises:
-            ContextError: that is more than `context_length` and no policy evicts.
+            ContextError: that is more than the model's context and no policy evicts.
             RecipeError: the budget is too small, or the tokenizer has no such token.
         """
         options = self.options
-        if options.cache.policy == "full" and total_tokens > self.context_length:
+        if options.cache.policy == "full" and total_tokens > self.spec.context_length:
             raise ContextError(
-                f"{total_tokens} tokens are more than {self.described_context}: shorten the prompt, or set --policy "
-                "h2o or window with a --budget"
+                f"{total_tokens} tokens are more than the model's context of {self.spec.context_length}: shorten the "
+                "prompt, or set --policy h2o or window with a --budget"
             )
         sampler = Sampler(options.sampling)
         target = self.cached("target", options.cache, total_tokens)
@@ -99,23 +99,6 @@ class Session:
                 drafter.reach = costs.reach(drafter.name)
         stops = [*self.spec.eos_token_ids, *map(self._token_id, stop_tokens)]
         return SpeculativeDecoder(target, sampler, drafters, gamma, stops)
-
-    @property
-    def context_length(self) -> int:
-        """The most tokens of a text that is held in full: the model's context, or what an engine's file has slots for.
-
-        There, the guesses of a round take slots of their own.
-        """
-        context, files = self.spec.context_length, self._files
-        return min(context, files["slots"] - files["widths"][-1]) if "slots" in files else context
-
-    @property
-    def described_context(self) -> str:
-        """`context_length` in the words of an error."""
-        if self.context_length == self.spec.context_length:
-            return f"the model's context of {self.context_length}"
-        slots = self._files["slots"]
-        return f"the {self.context_length} that its {slots} slots in {self.engine} hold (export with more --slots)"
 
     def most_guesses(self, total_tokens: int) -> int:
         """The most guesses per round, for which all caches need room; ``auto`` stays within their budgets.
@@ -176,7 +159,7 @@ class Session:
     def _measure_costs(self, length: int) -> MeasuredCosts:
         """Costs in texts of up to ``length``, with caches and a sampler of their own."""
         self._tell("measuring, this once, what guesses cost on this device")
-        total = min(length // 2 + 64, self.context_length)
+        total = min(length // 2 + 64, self.spec.context_length)
         sampler = Sampler(self.options.sampling)
         target = self.cached("target", self.options.cache, total)
         drafters = [self._drafter(name, total, target, sampler) for name in self.options.drafters]
@@ -190,7 +173,6 @@ class Session:
         """One component's decoder with a fresh cache, kept as ``cache`` says.
 
         Raises:
-            ContextError: it has more tokens than the engine's file has slots.
             RecipeError: it is larger than this machine's memory, or its budget too small.
         """
         spec = self._spec(component)
@@ -200,10 +182,10 @@ class Session:
         widest = self.most_guesses(total_tokens) + 1
         # A quarter of the budget at most is held beside it until the next eviction.
         evict_every = None if cache.budget is None else min(EVICT_EVERY, max(1, policy.budget // 4))
-        if decoder.slots is None or cache.budget is not None:  # else a text's chunks are within its room
+        if cache.budget is not None:  # else a text's chunks are within its room
             widest = max(chunk, widest, evict_every or 0)
         try:
-            rows = KVCache(spec, policy.budget, widest, scored=policy.needs_scores, slots=decoder.slots)
+            rows = KVCache(spec, policy.budget, widest, scored=policy.needs_scores)
         except (MemoryError, OverflowError, ValueError) as error:  # numpy has all three for arrays too large
             size = (policy.budget + widest) * spec.kv_bytes_per_token / 2**30
             raise RecipeError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edgepipe.errors import RecipeError
-from edgepipe.runtimes.llm.spec import DecoderSpec
 
 LARGEST = 2**16
 
@@ -15,7 +14,7 @@ class StaticShape:
     """The forwards that a file can do.
 
     ``widths``: numbers of tokens whose logits are all wanted (1 to decode, gamma + 1 to verify), ascending. ``chunk``:
-    tokens of the forward that reads a prompt, of which one row of logits comes out. ``slots``: of the KV cache.
+    tokens of the forward that reads a prompt, of which one row of logits comes out.
 
     Raises:
         RecipeError: a value is out of its range.
@@ -23,7 +22,6 @@ class StaticShape:
 
     widths: tuple[int, ...] = (1, 5)
     chunk: int = 64
-    slots: int = 1024
 
     def __post_init__(self) -> None:
         if self.widths[:1] != (1,) or list(self.widths) != sorted(set(self.widths)) or self.widths[-1] > LARGEST:
@@ -31,14 +29,8 @@ class StaticShape:
                 f"widths is {', '.join(map(str, self.widths)) or 'empty'}: expected 1 and wider ones, ascending, as in "
                 "1, 5, 9 for 4 and 8 guesses a round"
             )
-        for name, least in (("chunk", 1), ("slots", self.widths[-1] + 1)):
-            if not least <= (value := getattr(self, name)) <= LARGEST:
-                raise RecipeError(f"{name} is {value}: expected {least} to {LARGEST}")
-
-    def fitted(self, spec: DecoderSpec) -> StaticShape:
-        """With no more slots than the model's context and the widest forward take."""
-        widest = max(*self.widths, self.chunk)
-        return StaticShape(self.widths, self.chunk, min(self.slots, spec.context_length + widest))
+        if not 1 <= self.chunk <= LARGEST:
+            raise RecipeError(f"chunk is {self.chunk}: expected 1 to {LARGEST}")
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from edgepipe.runtimes.llm.engines.static_widths import Entry
 from edgepipe.runtimes.llm.spec import DecoderSpec
 
 FILE = "tflite/model.tflite"
+CAPACITY = 1024  # of the caches that the file's own shapes are for
 
 Progress = Callable[[float, str], None]
 
@@ -60,7 +61,7 @@ def write_tflite(
         head = store.head()
         for done, entry in enumerate(entries):
             progress(0.6 + 0.35 * done / len(entries), entry.name)
-            graph = _Graph(spec, entry, traces, Subgraph(model, entry.name, entry.width, shape.slots))
+            graph = _Graph(spec, entry, traces, Subgraph(model, entry.name, entry.width, CAPACITY))
             graph.build(embeddings, scales, layers, head)
         progress(0.95, "file")
         size = model.save(f"edgepipe {spec.architecture}")

@@ -63,7 +63,6 @@ def validate(
     folder: Path,
     models: Mapping[str, Mapping[str, str]],
     thresholds: Thresholds,
-    longest: int,
     progress: Callable[[float, str], None] | None = None,
 ) -> dict[str, Any]:
     """Compare what was exported with the source, and judge.
@@ -76,7 +75,6 @@ def validate(
         folder: of the component; it holds tokenizer.json, too.
         models: by format, and by variant ("plain", "scored"), the path of a file under ``folder``.
         thresholds: that each must keep to.
-        longest: tokens of the longest text that all can hold.
         progress: called with the fraction done and what is at hand.
 
     Returns:
@@ -87,7 +85,7 @@ def validate(
         ValidationFailed: a model misses a threshold; the message has all numbers found and expected.
     """
     progress = progress or (lambda fraction, part: None)
-    prompts, text = _tokenize(folder, longest)
+    prompts, text = _tokenize(folder, weights.spec.context_length)
     progress(0.0, "reference")
     recorded = _record(weights, prompts, text)
     gc.collect()  # the source's model, all of it, before the next one is loaded
@@ -132,14 +130,14 @@ def judge(agreement: Agreement, thresholds: Thresholds) -> list[str]:
     ]
 
 
-def _tokenize(folder: Path, longest: int) -> tuple[list[list[int]], list[int]]:
+def _tokenize(folder: Path, context_length: int) -> tuple[list[list[int]], list[int]]:
     try:
         from tokenizers import Tokenizer
     except ImportError as missing:
         raise MissingExtra("tokenizers", "export") from missing
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    prompts = [tokenizer.encode(prompt).ids[:longest] for prompt in PROMPTS]
-    return prompts, tokenizer.encode(TEXT).ids[:longest]
+    prompts = [tokenizer.encode(prompt).ids[:context_length] for prompt in PROMPTS]
+    return prompts, tokenizer.encode(TEXT).ids[:context_length]
 
 
 def _record(weights: DecoderWeights, prompts: list[list[int]], text: list[int]) -> _Recorded:
@@ -182,7 +180,7 @@ def _compare(engine: Decoder, recorded: _Recorded, scored: bool) -> Agreement:
     widths = engine.widths or (CHUNK,)
     for given, expected in zip(recorded.prompts, recorded.prompt_logits, strict=True):
         found = np.concatenate([logits.copy() for logits in _forward(engine, given, widths, scored)])
-        cache = KVCache(engine.spec, 0, len(given.ids), scored=scored, slots=engine.slots)
+        cache = KVCache(engine.spec, 0, len(given.ids), scored=scored)
         prefill = engine.forward(cache, given.ids, last_only=True, features=given.features)
         worst += [np.abs(found - expected).max(), np.abs(prefill - expected[-1:]).max()]
         agreeing.append(found.argmax(-1) == expected.argmax(-1))
@@ -201,7 +199,7 @@ def _compare(engine: Decoder, recorded: _Recorded, scored: bool) -> Agreement:
 
 def _forward(engine: Decoder, given: _Input, widths: Sequence[int], scored: bool) -> Iterator[np.ndarray]:
     """Logits of a sequence, each overwritten by the next, by forwards of the widths in turn."""
-    cache = KVCache(engine.spec, len(given.ids), max(widths), scored=scored, slots=engine.slots)
+    cache = KVCache(engine.spec, len(given.ids), max(widths), scored=scored)
     turns, start = cycle(widths), 0
     while start < len(given.ids):
         end = start + next(turns)

@@ -19,13 +19,11 @@ class Decoder(Protocol):
     ``features`` are the float32 ``[S, hidden_size]`` rows that the last layer gave to the final norm in the last
     forward; None where the model has no such output. A head ``reads_features``, too.
 
-    Where a file's shapes are static, ``slots`` is the capacity that a cache must have, and ``widths``, ascending, are
-    those of forwards that give all logits: no more tokens than the last, and fewer than one take as long as that one.
-    None where any will do.
+    Where a file has forwards of certain widths only, ``widths``, ascending, are those that give all logits: no more
+    tokens than the last, and fewer than one take as long as that one. None where any number will do.
     """
 
     spec: DecoderSpec
-    slots: int | None
     widths: tuple[int, ...] | None
     features: np.ndarray | None
     reads_features: bool

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from edgepipe.errors import ContextError
 from edgepipe.runtimes.llm.spec import DecoderSpec
+
+# Bytes; what LiteRT asks of memory that it is to read in place.
+ALIGNMENT = 64
 
 
 class KVCache:
@@ -16,7 +20,8 @@ class KVCache:
     and eviction may move rows; ``positions`` remembers the true position of each.
 
     Attributes:
-        rows: float32 ``[num_layers, 2, num_kv_heads, capacity, head_dim]``, keys at index 0 and values at 1.
+        rows: float32 ``[num_layers, 2, num_kv_heads, capacity, head_dim]``, keys at index 0 and values at 1. Keys and
+            values of a layer are each contiguous, from a multiple of `ALIGNMENT` bytes on: engines read them in place.
         positions: int64 ``[num_layers, num_kv_heads, capacity]``, true position of the token in each slot.
         mass: float64 ``[num_layers, num_kv_heads, capacity]``, attention that each slot got from all committed
             tokens, summed over the query heads of its group (the accumulated score of H2O, Zhang et al. 2023,
@@ -26,31 +31,19 @@ class KVCache:
         next_position: number of tokens committed so far, evicted ones included; the position of the next one.
     """
 
-    def __init__(
-        self, spec: DecoderSpec, budget: int, widest: int, *, scored: bool = False, slots: int | None = None
-    ) -> None:
-        """Allocate ``budget + widest`` slots, or as many as a decoder's file has been written for.
+    def __init__(self, spec: DecoderSpec, budget: int, widest: int, *, scored: bool = False) -> None:
+        """Allocate ``budget + widest`` slots.
 
         Args:
             spec: the decoder whose rows are held.
             budget: most committed slots that are kept after eviction.
             widest: most pending slots, i.e. the largest prefill chunk or gamma + 1.
             scored: also keep attention mass.
-            slots: of the decoder (`edgepipe.runtimes.llm.decoder.Decoder.slots`).
-
-        Raises:
-            ContextError: the decoder has fewer slots than that.
         """
-        capacity = budget + widest if slots is None else slots
-        if budget + widest > capacity:
-            raise ContextError(
-                f"{budget} tokens, and {widest} that pass through, are more than the {slots} slots that the model was "
-                f"exported with: give a smaller --budget, --chunk or --max-new-tokens, or export with --slots "
-                f"{budget + widest}"
-            )
+        capacity = budget + widest
         heads = (spec.num_layers, spec.num_kv_heads)
         self.capacity = capacity
-        self.rows = np.zeros((spec.num_layers, 2, spec.num_kv_heads, capacity, spec.head_dim), np.float32)
+        self.rows = _aligned_planes(spec.num_layers, 2, (spec.num_kv_heads, capacity, spec.head_dim))
         self.positions = np.zeros((*heads, capacity), np.int64)
         self.mass = np.zeros((*heads, capacity), np.float64) if scored else None
         self._new_mass = np.empty(spec.num_layers * spec.num_kv_heads * widest * capacity if scored else 0, np.float32)
@@ -163,3 +156,14 @@ class KVCache:
         """Forget all tokens; the buffer stays."""
         self.length = self.pending = self.next_position = 0
         self._pending_mass.clear()
+
+
+def _aligned_planes(layers: int, parts: int, plane: tuple[int, ...]) -> np.ndarray:
+    """Zeros, float32 ``[layers, parts, *plane]``, whose planes start at multiples of `ALIGNMENT` bytes."""
+    unit = ALIGNMENT // np.dtype(np.float32).itemsize
+    size = math.prod(plane)
+    stride = -(-size // unit) * unit
+    memory = np.zeros(layers * parts * stride + unit, np.float32)
+    start = -memory.ctypes.data % ALIGNMENT // memory.itemsize
+    planes = memory[start : start + layers * parts * stride].reshape(layers, parts, stride)
+    return planes[..., :size].reshape(layers, parts, *plane)

@@ -138,10 +138,10 @@ def test_the_hint_can_be_pasted(name: str) -> None:
 
 
 def test_formats_and_shapes_of_a_language_model() -> None:
-    flags = ("--formats", "onnx,tflite", "--widths", "1,5,9", "--chunk-width", "32", "--slots", "512")
+    flags = ("--formats", "onnx,tflite", "--widths", "1,5,9", "--chunk-width", "32")
     recipe = dry_run("--target", "model", *flags)
     assert recipe["formats"] == ["onnx", "tflite"]
-    assert recipe["static"] == {"widths": [1, 5, 9], "chunk": 32, "slots": 512}
+    assert recipe["static"] == {"widths": [1, 5, 9], "chunk": 32}
     assert dry_run("--target", "model")["formats"] == ["onnx"]
 
 
@@ -154,7 +154,7 @@ def test_formats_are_of_both_models_and_firmware_of_vision() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--widths", "1,5"), "--widths, --chunk-width and --slots are of --formats tflite and executorch"),
+        (("--widths", "1,5"), "--widths and --chunk-width are of the format tflite"),
         (("--formats", "tflite", "--widths", "1,x"), "--widths is '1,x': expected whole numbers"),
     ],
 )

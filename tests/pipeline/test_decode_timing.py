@@ -49,7 +49,7 @@ class Counting:
     spec = SPEC
     features = None
     reads_features = False
-    slots = widths = None
+    widths = None
 
     def __init__(self) -> None:
         self.fed: list[list[int]] = []

@@ -49,7 +49,6 @@ class Slow:
     """A decoder that takes 1 ms, and a quarter of it for each token more, on a clock of its own."""
 
     spec = SPEC
-    slots = None
 
     def __init__(self, widths: tuple[int, ...] | None = None) -> None:
         self.widths = widths

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import edgepipe
-from edgepipe.errors import BundleError, ContextError, EngineError, MissingExtra, RecipeError, UnsupportedModel
+from edgepipe.errors import BundleError, EdgepipeError, MissingExtra, RecipeError, UnsupportedModel
 from edgepipe.exporters.llm.recipe import DecoderRecipe
 from edgepipe.exporters.llm.static_shape import StaticShape
 from edgepipe.pipeline import decoder_engines, engine_choice
@@ -31,8 +31,8 @@ from edgepipe.pipeline.verify import verify_reference
 from edgepipe.runtimes.llm.costs import Costs, DraftCost, MeasuredCosts
 from edgepipe.runtimes.llm.engines import ENGINES, is_installed
 
-SHAPE = StaticShape(widths=(1, 5), chunk=16, slots=200)
-STATIC = [engine for engine in ENGINES if engine != "onnx"]
+SHAPE = StaticShape(widths=(1, 5), chunk=16)
+OTHERS = [engine for engine in ENGINES if engine != "onnx"]
 PROMPT = "def add(a, b):"
 
 
@@ -64,14 +64,14 @@ def test_a_bundle_tells_of_every_format(engines_bundle: Path) -> None:
             assert files["bytes"] > 0
             assert files["export_seconds"] > 0
             assert set(files["precision"].values()) == {"fp32"}
-            assert files.get("widths") == (None if engine == "onnx" else [1, 5])
+            assert files.get("widths") == ([1, 5] if engine == "tflite" else None)
             found = manifest["validation"][name]["formats"][engine]
             assert found["plain"]["max_abs_logit"] < 2e-3
             assert found["scored"]["top1_agreement"] > 0.995
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", STATIC)
+@pytest.mark.parametrize("engine", OTHERS)
 @pytest.mark.parametrize("drafter", ["none", "lookup", "model", "sparse"])
 def test_greedy_text_is_that_of_onnx(engines_bundle: Path, engine: str, drafter: str) -> None:
     def tokens(engine: str, drafter: str) -> list[int]:
@@ -82,7 +82,7 @@ def test_greedy_text_is_that_of_onnx(engines_bundle: Path, engine: str, drafter:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", STATIC)
+@pytest.mark.parametrize("engine", OTHERS)
 @pytest.mark.parametrize("policy", ["window", "h2o"])
 def test_evicting_text_is_that_of_onnx(engines_bundle: Path, engine: str, policy: str) -> None:
     def tokens(engine: str) -> list[int]:
@@ -102,23 +102,22 @@ def test_golden_outputs_are_of_each_engine(engines_bundle: Path, engine: str) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", STATIC)
-def test_a_round_wider_than_any_forward_is_refused(engines_bundle: Path, engine: str) -> None:
+def test_a_round_wider_than_any_forward_is_refused(engines_bundle: Path) -> None:
     bundle = Bundle.open(engines_bundle)
     message = "a round then has 8 tokens, and .* has forwards of 1, 5: give --gamma 4, or export with --widths 1,5,8"
     with pytest.raises(RecipeError, match=message):
-        Session(bundle, DecodeOptions(engine, drafter="lookup", gamma=7))
-    assert Session(bundle, DecodeOptions(engine, drafter="lookup")).most_guesses(100) == 4
-    assert Session(bundle, DecodeOptions("onnx", drafter="lookup")).most_guesses(100) == 15
+        Session(bundle, DecodeOptions("tflite", drafter="lookup", gamma=7))
+    most = {engine: Session(bundle, DecodeOptions(engine, drafter="lookup")).most_guesses(100) for engine in ENGINES}
+    assert most == {engine: 4 if engine == "tflite" else 15 for engine in ENGINES}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", STATIC)
+@pytest.mark.parametrize("engine", OTHERS)
 def test_another_engines_file_is_refused_in_a_line(engines_bundle: Path, engine: str, tmp_path: Path) -> None:
     spec = Session(Bundle.open(engines_bundle), DecodeOptions()).spec
     path = tmp_path / "model"
     shutil.copy(engines_bundle / "target/onnx/model.onnx", path)
-    with pytest.raises(EngineError) as refusal:
+    with pytest.raises(EdgepipeError) as refusal:
         decoder_engines.load(ENGINES[engine])(path, spec, threads=1)
     assert str(path) in str(refusal.value)
     assert "\n" not in str(refusal.value)
@@ -132,14 +131,15 @@ def test_engines_are_measured_in_turns(engines_bundle: Path, tmp_path: Path) -> 
     report = measure(engines_bundle, options, plan, engines=list(ENGINES), progress=steps.append)
     assert report["configuration"]["engines"] == list(ENGINES)
     assert report["configuration"]["decode"]["engine"] == "onnx"
-    assert [other["engine"] for other in report["other_engines"]] == STATIC
+    assert [other["engine"] for other in report["other_engines"]] == OTHERS
     timed = [step.split(":")[0] for step in steps if "repetition" in step]
     assert timed == list(ENGINES) * (len(plan.prompt_lengths) * plan.repeats)
     assert report["cost_curve"] is not None
     assert len(report["cost_curve"]["widths"]) == 7
     texts = {}
     for other in report["other_engines"]:
-        assert [entry["width"] for entry in other["cost_curve"]["widths"]] == [1, 2, 3, 4, 5]
+        widest = 5 if other["engine"] == "tflite" else 7
+        assert [entry["width"] for entry in other["cost_curve"]["widths"]] == list(range(1, widest + 1))
         for prompt, ratios, ours in zip(report["prompts"], other["against_first"], other["prompts"], strict=True):
             assert prompt["prompt_tokens"] == ours["prompt_tokens"]
             pairs = zip(prompt["measured"]["samples"], ours["measured"]["samples"], strict=True)
@@ -152,7 +152,7 @@ def test_engines_are_measured_in_turns(engines_bundle: Path, tmp_path: Path) -> 
     assert "--engine all" in found
     write_report(report, tmp_path)
     compared = {str(figure) for figure in view(tmp_path / "report.json").figures}
-    for engine in STATIC:
+    for engine in OTHERS:
         assert f"| 20 | {engine} |" in found
         assert any(f"decode, {engine}" in figure for figure in compared)
 
@@ -208,31 +208,6 @@ def test_a_head_draft_is_refused_before_the_long_work(
     with pytest.raises(UnsupportedModel, match="--formats onnx"):
         edgepipe.export(pair, tmp_path / "bundle")
     assert not list(tmp_path.iterdir())
-
-
-def static_session(bundle: Path, slots: int, **options: Any) -> Session:
-    """Of a bundle in onnx whose manifest and engine say that caches have so many slots."""
-    opened = Bundle.open(bundle)
-    for component in opened.manifest["components"].values():
-        component["formats"]["onnx"] |= {"widths": [1, 5], "slots": slots}
-    session = Session(opened, DecodeOptions(**options))
-    for component in ("target", "draft"):
-        session._engine(component, False).slots = slots
-    return session
-
-
-def test_a_text_beyond_the_slots_of_a_file_is_refused_with_the_way_out(tiny_bundle: Path) -> None:
-    session = static_session(tiny_bundle, 100, drafter="model", gamma=4)
-    assert session.context_length == 95
-    with pytest.raises(ContextError, match=r"96 tokens are more than the 95 that its 100 slots in onnx hold .*--slots"):
-        session.decoder(96)
-    decoder = session.decoder(95)
-    decoder.start(list(range(60)))  # in chunks within the slots
-    assert decoder.target.cache.capacity == 100
-    evicting = static_session(tiny_bundle, 100, cache=CacheOptions("window", "64"), chunk=64)
-    with pytest.raises(ContextError, match="64 tokens, and 64 that pass through, are more than the 100 slots"):
-        evicting.decoder(200)
-    static_session(tiny_bundle, 100, cache=CacheOptions("window", "64"), chunk=36).decoder(200)
 
 
 def test_expected_speed_by_arithmetic() -> None:

@@ -125,10 +125,10 @@ def test_kv_bytes_are_those_of_the_caches(report: Report) -> None:
     """float32 keys and values of 2 layers, 2 heads of 16: 512 bytes a slot, target and draft alike."""
     for prompt in report["prompts"]:
         total = prompt["prompt_tokens"] + 9
-        widest = max(min(16, total), 4)
+        chunk, round_ = max(min(16, total), 4), 4
         assert prompt["plain"] is not None
-        assert prompt["plain"]["kv_bytes"] == 512 * (total + widest)
-        assert prompt["measured"]["kv_bytes"] == 2 * 512 * (min(24, total) + widest)
+        assert prompt["plain"]["kv_bytes"] == 512 * (total + round_), "a text held in full has room for its chunks"
+        assert prompt["measured"]["kv_bytes"] == 2 * 512 * (min(24, total) + chunk)
 
 
 def test_cost_curve(report: Report) -> None:

@@ -58,7 +58,9 @@ def test_keys_and_values_are_those_of_the_text_and_of_the_window(tiny_bundle: Pa
 def test_the_window_is_never_larger_than_the_text(tiny_bundle: Path) -> None:
     session = Session(Bundle.open(tiny_bundle), DecodeOptions(drafter="sparse", gamma=4))
     decoder = session.decoder(60)
-    assert decoder.kv_bytes == (60 + 60 + 60 + 4) * session.spec.kv_bytes_per_token  # the chunk is as long as the text
+    assert (
+        decoder.kv_bytes == (60 + 5 + 60 + 4) * session.spec.kv_bytes_per_token
+    )  # a round has 5 tokens, 4 of them guesses
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ class SparseDrafter(ModelDrafter):
     def __init__(self, target: CachedDecoder, window: Window, gamma: int, sampler: Sampler) -> None:
         """``target`` must never evict; ``window`` says what of its cache is seen, up to ``gamma`` guesses apart."""
         decoder = target.decoder
-        cache = KVCache(decoder.spec, window.budget, gamma, slots=decoder.slots)
+        cache = KVCache(decoder.spec, window.budget, gamma)
         super().__init__(CachedDecoder(decoder, cache, Full(cache.capacity), chunk=1), sampler, decoder.spec.vocab_size)
         self.target = target
         self.window = window

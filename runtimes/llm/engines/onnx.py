@@ -52,7 +52,7 @@ class OnnxDecoder:
         """
         self.spec = spec
         self.scored = scored
-        self.slots = self.widths = None
+        self.widths = None
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads or os.cpu_count() or 1
         options.enable_mem_pattern = False  # shapes change with every step, so no pattern is ever met again

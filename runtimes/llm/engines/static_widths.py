@@ -74,11 +74,9 @@ class StaticWidthsDecoder(ABC):
     features = None
     reads_features = False
 
-    def __init__(self, spec: DecoderSpec, entries: Sequence[Entry], scored: bool, slots: int | None = None) -> None:
-        """``slots`` is the capacity that caches must have; None where the engine takes any."""
+    def __init__(self, spec: DecoderSpec, entries: Sequence[Entry], scored: bool) -> None:
         self.spec = spec
         self.scored = scored
-        self.slots = slots
         self._entries = sorted(entries)
         self.widths: tuple[int, ...] = tuple(entry.width for entry in self._entries if not entry.last_only)
 
@@ -97,15 +95,10 @@ class StaticWidthsDecoder(ABC):
 
         Raises:
             EngineError: logits of more tokens are wanted than any graph takes, a token is not in the model's
-                vocabulary, the cache has another capacity than the file, or the engine fails.
+                vocabulary, or the engine fails.
         """
         if (cache.mass is not None) != self.scored:
             raise ValueError("a scored cache needs the scored graphs, and a plain cache the plain ones")
-        if self.slots is not None and cache.capacity != self.slots:
-            raise EngineError(
-                f"the cache has {cache.capacity} slots and the file was exported for {self.slots}: export with "
-                f"--slots {cache.capacity}, or give another --budget"
-            )
         check_tokens(tokens, self.spec)
         if not last_only:
             return self._step(self._entry(len(tokens), last_only), cache, tokens)

@@ -37,7 +37,7 @@ def with_tokenizer(export_tiny: Any, tmp_path: Path) -> Any:
 
 def test_an_fp32_export_agrees(architecture: str, with_tokenizer: Any) -> None:
     export, folder = with_tokenizer(architecture, precision="fp32")
-    results = validate(export.weights, folder, ONNX, FP32, export.weights.spec.context_length)
+    results = validate(export.weights, folder, ONNX, FP32)
     for graph in ("plain", "scored"):
         assert results["formats"]["onnx"][graph]["max_abs_logit"] < 2e-3
         assert results["formats"]["onnx"][graph]["top1_agreement"] > 0.995
@@ -52,7 +52,7 @@ def test_the_reference_perplexity_is_that_of_transformers(with_tokenizer: Any) -
     from tokenizers import Tokenizer
 
     export, folder = with_tokenizer(precision="fp32")
-    results = validate(export.weights, folder, ONNX, FP32, export.weights.spec.context_length)
+    results = validate(export.weights, folder, ONNX, FP32)
     context = export.weights.spec.context_length
     ids = torch.tensor([Tokenizer.from_file(str(folder / "tokenizer.json")).encode(TEXT).ids[:context]])
     with torch.inference_mode():
@@ -67,9 +67,7 @@ def test_divergence_and_agreement_of_a_quantised_export(with_tokenizer: Any) -> 
     from tokenizers import Tokenizer
 
     export, folder = with_tokenizer(precision="int4", head_precision="int4")
-    plain = validate(export.weights, folder, ONNX, Thresholds(), export.weights.spec.context_length)["formats"]["onnx"][
-        "plain"
-    ]
+    plain = validate(export.weights, folder, ONNX, Thresholds())["formats"]["onnx"]["plain"]
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     session = export.session(capacity=600)
     divergences, largest = [], 0.0
@@ -92,7 +90,7 @@ def test_a_damaged_graph_is_rejected_with_the_numbers(with_tokenizer: Any) -> No
     next(entry for entry in attention.attribute if entry.name == "scale").f *= 1.1
     onnx.save(model, path)
     with pytest.raises(ValidationFailed) as failure:
-        validate(export.weights, folder, ONNX, FP32, export.weights.spec.context_length)
+        validate(export.weights, folder, ONNX, FP32)
     message = str(failure.value)
     assert "onnx/model.scored.onnx: max |dlogit|" in message
     assert "expected at most 0.002" in message
@@ -131,7 +129,6 @@ def test_progress_ends_at_one(with_tokenizer: Any) -> None:
         folder,
         ONNX,
         FP32,
-        export.weights.spec.context_length,
         lambda fraction, part: seen.append(fraction),
     )
     assert seen == sorted(seen)

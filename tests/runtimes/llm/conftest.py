@@ -20,8 +20,8 @@ from edgepipe.runtimes.llm.kv_policies.policy import Policy
 from edgepipe.runtimes.llm.output_vocabulary import OutputVocabulary
 from edgepipe.runtimes.llm.sampling import Sampler
 
-# Tests guess 8 tokens a round at most, and their caches hold 512 tokens and 16 that pass through.
-WIDTHS, CHUNK, SLOTS = (1, 5, 9), 16, 528
+# Tests guess 8 tokens a round at most.
+WIDTHS, CHUNK = (1, 5, 9), 16
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -48,7 +48,7 @@ class Component:
         from edgepipe.pipeline.export_decoder import write_format
 
         recipe = DecoderRecipe("tiny", precision="fp32", head_precision="fp32")
-        written = write_format(engine_name, weights, recipe, StaticShape(WIDTHS, CHUNK, SLOTS), folder)
+        written = write_format(engine_name, weights, recipe, StaticShape(WIDTHS, CHUNK), folder)
         self.engine_name, self.folder, self.paths, self.spec = engine_name, folder, written.paths, weights.spec
         self._loaded: dict[bool, Decoder] = {}
 
@@ -65,7 +65,7 @@ class Component:
         policy = policy or Full(512)
         decoder = self.load(policy.needs_scores)
         widest = max(chunk, WIDTHS[-1])
-        cache = KVCache(self.spec, policy.budget, widest, scored=policy.needs_scores, slots=decoder.slots)
+        cache = KVCache(self.spec, policy.budget, widest, scored=policy.needs_scores)
         return CachedDecoder(decoder, cache, policy, chunk)
 
 

@@ -18,8 +18,8 @@ PLAIN = [Entry(1), Entry(5), Entry(16, last_only=True)]
 class Recorder(StaticWidthsDecoder):
     """Logits, rows and mass are numbers that tell their token: rows and mass hold the position of it in the run."""
 
-    def __init__(self, entries: list[Entry] = PLAIN, scored: bool = False, slots: int | None = None) -> None:
-        super().__init__(SPEC, entries, scored, slots)
+    def __init__(self, entries: list[Entry] = PLAIN, scored: bool = False) -> None:
+        super().__init__(SPEC, entries, scored)
         self.ran: list[tuple[Entry, Feeds]] = []
 
     def run(self, entry: Entry, feeds: Feeds, cache: KVCache) -> Results:
@@ -83,7 +83,7 @@ def test_angles_are_those_of_true_positions_after_an_eviction() -> None:
     decoder, cache = Recorder(), KVCache(SPEC, 8, 5)
     decoder.forward(cache, [1, 2, 3], last_only=True)
     cache.commit(3)
-    cache.evict(np.zeros((2, 3, 2), int) + [0, 1])
+    cache.evict(np.zeros((2, 3, 2), int) + np.arange(2))
     decoder.forward(cache, [4])
     np.testing.assert_array_equal(decoder.ran[-1][1].cos, cos_sin_tables(SPEC, 1, 3)[0])
     assert (decoder.ran[-1][1].mask == 0).tolist() == [[True, True] + 12 * [False]]
@@ -117,12 +117,6 @@ def test_more_guesses_than_any_graph_takes_name_the_flags() -> None:
         decoder.forward(cache, [1] * 8)
     assert decoder.widths == (1, 5)
     assert cache.pending == 0
-
-
-def test_a_cache_of_other_slots_than_the_file_names_the_flags() -> None:
-    with pytest.raises(EngineError, match=r"13 slots .* exported for 32: .*--slots 13.*--budget"):
-        Recorder(slots=32).forward(KVCache(SPEC, 8, 5), [1])
-    Recorder(slots=13).forward(KVCache(SPEC, 8, 5), [1])
 
 
 def test_a_token_that_the_model_does_not_know_is_refused() -> None:
