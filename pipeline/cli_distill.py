@@ -43,7 +43,8 @@ class Numbers(click.ParamType):
     help="A small decoder, or one layer over the target's features.",
 )
 @click.option("--layers", type=Numbers(int), help="The target's layers that it starts from.  [0,1; head: the last]")
-@click.option("--vocabulary", type=int, default=8192, show_default=True, help="Tokens that it can guess.")
+@click.option("--vocabulary", type=int, help="Tokens that it can guess.  [8192]")
+@click.option("--start", metavar="DRAFT", help="Go on from this draft of TARGET, rather than from TARGET's layers.")
 @click.option("--prompts", type=FILE, help="File with one prompt a line.  [built-in templates]")
 @click.option("--text", type=FILE, help="File with text of your domain, for the target to continue.")
 @click.option(
@@ -66,7 +67,8 @@ def command(
     revision: str | None,
     kind: str,
     layers: tuple[int, ...] | None,
-    vocabulary: int,
+    vocabulary: int | None,
+    start: str | None,
     prompts: Path | None,
     text: Path | None,
     temperatures: tuple[float, ...],
@@ -83,30 +85,34 @@ def command(
     The draft is for `edgepipe export --target TARGET --draft DRAFT`. Most of the time goes into
     sampling the target and into training, about half each. When interrupted, the same command goes on where it was;
     DRAFT appears when it is whole. The folder --work keeps the samples, so that other layers or budgets can be tried on
-    them with another -o and the same --work; remove it in the end.
+    them with another -o and the same --work; remove it in the end. For more samples later, go on from the DRAFT with
+    --start, another --seed, and a --work of its own.
 
     \b
     edgepipe distill smollm2-135m -o draft
     edgepipe distill Qwen/Qwen3-0.6B -o draft --samples 200000 --minutes 60
     edgepipe distill smollm2-135m -o draft --text manuals.txt
+    edgepipe distill smollm2-135m -o better --start draft --seed 1 --passes 2
     """
     import os
 
-    from edgepipe.exporters.llm.distill.training import TrainingSettings
-    from edgepipe.pipeline.distill import Distillation, distill
+    from edgepipe.exporters.llm.distill.training import CONTINUED_RATE, RATE, TrainingSettings
+    from edgepipe.pipeline.distill import distill
+    from edgepipe.pipeline.distillation import Distillation
     from edgepipe.pipeline.progress import progress
 
     recipe = Distillation(
         target,
         revision=revision,
         kind=kind,
+        start=start,
         layers=layers,
         output_vocab_size=vocabulary,
         prompts=prompts,
         text=text,
         temperatures=temperatures,
         sample_tokens=samples,
-        training=TrainingSettings(passes, minutes, seed=seed),
+        training=TrainingSettings(passes, minutes, CONTINUED_RATE if start else RATE, seed=seed),
         seed=seed,
         threads=threads or os.cpu_count() or 1,
     )

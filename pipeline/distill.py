@@ -6,26 +6,28 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgepipe.errors import BundleError, RecipeError
+from edgepipe.errors import BundleError
 from edgepipe.exporters.llm.distill.prompt_sources import ChatTurns, FilePrompts, Prompts, TemplatePrompts, TextPrompts
 from edgepipe.exporters.llm.distill.sample_shards import SampleSettings, SampleShards
 from edgepipe.exporters.llm.distill.samples import Sample
 from edgepipe.exporters.llm.distill.sampling import BatchSampler
-from edgepipe.exporters.llm.distill.training import Training, TrainingSettings, TrainingState
+from edgepipe.exporters.llm.distill.training import Training, TrainingState
 from edgepipe.exporters.llm.distill.vocabulary import coverage, frequent_tokens
-from edgepipe.exporters.llm.draft_folder import KINDS, quantize_rows, write_draft
+from edgepipe.exporters.llm.draft_folder import quantize_rows, write_draft
 from edgepipe.exporters.llm.onnx import PLAIN, write_onnx
 from edgepipe.exporters.llm.recipe import DecoderRecipe
 from edgepipe.exporters.sources import open_source
+from edgepipe.exporters.sources.draft import DraftWeights
 from edgepipe.exporters.sources.quiet import no_logs
 from edgepipe.exporters.sources.weights import DecoderWeights
+from edgepipe.pipeline.distillation import OUTPUT_VOCAB_SIZE, Distillation
 from edgepipe.pipeline.draft_card import draft_card
 from edgepipe.pipeline.partial_folder import partial_folder
 from edgepipe.pipeline.termination import termination_cleans_up
@@ -43,61 +45,6 @@ Progress = Callable[[float, str], None]
 # Conversations that are sampled at a time: so many that products are bound by arithmetic, if their cache fits.
 LARGEST_BATCH = 64
 CACHE_BYTES = 3 * 2**30
-
-
-@dataclass(frozen=True)
-class Distillation:
-    """What to distil; see `edgepipe distill --help`.
-
-    Attributes:
-        target: what `edgepipe.exporters.sources.open_source` takes.
-        revision: of a hub id.
-        kind: "decoder", or "head" (see `edgepipe.exporters.llm.draft_folder`).
-        layers: the target's layers that the draft starts from; by default the first two, or the last for a head.
-        output_vocab_size: tokens that the draft can guess.
-        prompts: file with one prompt a line, instead of the built-in templates.
-        text: file with text that the target continues, instead of prompts.
-        temperatures: that conversations are sampled at, each as often as it is there.
-        sample_tokens: tokens that the target writes; sampling ends with the shard that reaches them.
-        max_answer: tokens of its longest answer.
-        shard_size: conversations that are written to the disk together.
-        held_out: conversations that acceptance is measured on.
-        training: how long and how.
-        seed: of prompts, samples and training.
-        threads: that sampling and training use.
-    """
-
-    target: str
-    revision: str | None = None
-    kind: str = "decoder"
-    layers: tuple[int, ...] | None = None
-    output_vocab_size: int = 8192
-    prompts: Path | None = None
-    text: Path | None = None
-    temperatures: tuple[float, ...] = (0.0, 0.0, 0.3, 0.5, 0.7, 0.9)
-    sample_tokens: int = 600_000
-    max_answer: int = 192
-    shard_size: int = 256
-    held_out: int = 96
-    training: TrainingSettings = field(default_factory=TrainingSettings)
-    seed: int = 0
-    threads: int = 1
-
-    def __post_init__(self) -> None:
-        if self.prompts and self.text:
-            raise RecipeError("both prompts and a text are given: leave one of them out")
-        for name, value, fits, expected in (
-            ("kind", self.kind, self.kind in KINDS, " or ".join(KINDS)),
-            ("output_vocab_size", self.output_vocab_size, self.output_vocab_size >= 1, "1 or more"),
-            ("temperatures", self.temperatures, min(self.temperatures, default=-1) >= 0, "some, none below 0"),
-            ("sample_tokens", self.sample_tokens, self.sample_tokens >= 1, "1 or more"),
-            ("passes", self.training.passes, self.training.passes > 0, "more than 0"),
-            ("minutes", self.training.minutes, (self.training.minutes or 1) > 0, "more than 0"),
-            ("seed", self.seed, self.seed >= 0, "0 or more"),
-            ("threads", self.threads, self.threads >= 1, "1 or more"),
-        ):
-            if not fits:
-                raise RecipeError(f"{name} is {value}: expected {expected}")
 
 
 @no_logs()
@@ -118,30 +65,34 @@ def distill(recipe: Distillation, destination: Path, work: Path, progress: Progr
     if destination.exists():
         raise BundleError(f"{destination} exists: give the name of a new folder")
     weights = open_source(recipe.target, recipe.revision)
-    layers = _layers(recipe, weights)
+    start = recipe.opened_start(weights)
+    layers = recipe.target_layers(weights, start)
     torch.set_num_threads(recipe.threads)
     torch.manual_seed(recipe.seed)
     with termination_cleans_up():
         target = _exported_target(weights, recipe, work, report)
         shards = _shards(weights, recipe, target, work)
         samples, held_out = _sample(shards, weights, recipe, target, report)
-        ids = frequent_tokens(samples, recipe.output_vocab_size, weights.spec.vocab_size, weights.spec.eos_token_ids)
-
+        ids = _output_token_ids(recipe, weights, samples, start)
         if recipe.kind == "head":
             samples, held_out = _with_features(weights, samples, held_out, work, report)
-        draft = _draft(recipe, weights, target, layers, ids)
+        draft = _draft(recipe, weights, target, layers, ids, start)
         facts = {
             "kind": recipe.kind,
             "target": recipe.target,
             "layers": list(layers),
+            **({} if start is None else {"start": _summary(start)}),
             "sample_tokens": sum(int(sample.written.sum()) for sample in samples),
             "prompts": shards.settings.prompts,
             "temperatures": list(recipe.temperatures),
             "seed": recipe.seed,
             "output_vocab_coverage": round(coverage(held_out, ids), 4),
         }
-        digest = hashlib.sha256(ids.tobytes()).hexdigest()
-        identity = {**facts, "samples": asdict(shards.settings), "output_token_ids": digest}
+        digest = hashlib.sha256(ids.tobytes())
+        if start is not None:
+            for values in draft.tensors().values():
+                digest.update(values.tobytes())
+        identity = {**facts, "samples": asdict(shards.settings), "beginning": digest.hexdigest()}
         checkpoint = work / f"{destination.name}.checkpoint.pt"
         training = Training(draft, samples, held_out, recipe.training, checkpoint, json.loads(json.dumps(identity)))
         state = training.run(lambda fraction, line: report(0.5 + fraction / 2, f"train: {line}"))
@@ -155,18 +106,6 @@ def distill(recipe: Distillation, destination: Path, work: Path, progress: Progr
                 raise BundleError(f"{destination} has come to exist meanwhile: move it away, and run this again")
             os.rename(folder, destination)
     return facts
-
-
-def _layers(recipe: Distillation, weights: DecoderWeights) -> tuple[int, ...]:
-    count = weights.spec.num_layers
-    layers = recipe.layers or ((count - 1,) if recipe.kind == "head" else tuple(range(min(2, count))))
-    if recipe.kind == "head" and len(layers) != 1:
-        raise RecipeError(f"layers is {','.join(map(str, layers))}: expected one, a head has no more")
-    if any(not 0 <= layer < count for layer in layers):
-        raise RecipeError(f"layers is {','.join(map(str, layers))}: expected layers of the target, 0 to {count - 1}")
-    if list(layers) != sorted(set(layers)):
-        raise RecipeError(f"layers is {','.join(map(str, layers))}: expected each once, in ascending order")
-    return layers
 
 
 def _exported_target(weights: DecoderWeights, recipe: Distillation, work: Path, report: Progress) -> Path:
@@ -242,7 +181,12 @@ def _with_features(
 
 
 def _draft(
-    recipe: Distillation, weights: DecoderWeights, target: Path, layers: tuple[int, ...], ids: np.ndarray
+    recipe: Distillation,
+    weights: DecoderWeights,
+    target: Path,
+    layers: tuple[int, ...],
+    ids: np.ndarray,
+    start: DraftWeights | None,
 ) -> DecoderDraft | HeadDraft:
     """The draft before its training."""
     from transformers import AutoConfig
@@ -251,9 +195,30 @@ def _draft(
     from edgepipe.exporters.llm.distill.head_draft import HeadDraft
 
     config = AutoConfig.from_pretrained(target)
+    draft: DecoderDraft | HeadDraft
     if recipe.kind == "head":
-        return HeadDraft(weights, config, layers[0], ids)
-    return DecoderDraft(weights, config, layers, ids)
+        draft = HeadDraft(weights, config, layers[0], ids)
+    else:
+        draft = DecoderDraft(weights, config, layers, ids)
+    if start is not None:
+        for name, values in draft.tensors().items():
+            values[...] = start.tensor(name)
+    return draft
+
+
+def _summary(start: DraftWeights) -> dict[str, Any]:
+    """What the card says of the draft that another goes on from."""
+    kept = ("sample_tokens", "training_tokens", "seed", "start")
+    return {"name": start.info.name, **{key: start.facts[key] for key in kept if key in start.facts}}
+
+
+def _output_token_ids(
+    recipe: Distillation, weights: DecoderWeights, samples: list[Sample], start: DraftWeights | None
+) -> np.ndarray:
+    if start is not None:
+        return start.output_token_ids
+    size = recipe.output_vocab_size or OUTPUT_VOCAB_SIZE
+    return frequent_tokens(samples, size, weights.spec.vocab_size, weights.spec.eos_token_ids)
 
 
 def _round_to_int8(draft: torch.nn.Module) -> None:

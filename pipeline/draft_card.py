@@ -14,6 +14,8 @@ def draft_card(facts: dict[str, Any], source: SourceInfo, config: dict[str, Any]
     greedy = acceptance["greedy"]
     layers = ", ".join(map(str, facts["layers"]))
     limit = f", within {training['minutes']:g} minutes" if training["minutes"] else ""
+    start = facts.get("start")
+    earlier = [] if start is None else [f"| goes on from | {_lineage(start)} |"]
     return "\n".join(
         [
             "---",
@@ -35,6 +37,7 @@ def draft_card(facts: dict[str, Any], source: SourceInfo, config: dict[str, Any]
             f"| tokens that it can guess | {config['output_vocab_size']}, the target's most frequent; they are "
             f"{facts['output_vocab_coverage']:.1%} of what the target wrote to held-out prompts |",
             "| embeddings | the target's own, not stored here |",
+            *earlier,
             f"| samples | {facts['sample_tokens']} tokens that the target wrote; prompts: {facts['prompts']}; "
             f"temperatures {', '.join(f'{each:g}' for each in facts['temperatures'])} |",
             f"| training | {facts['training_tokens']} tokens, {training['passes']:g} passes planned{limit}; "
@@ -55,3 +58,10 @@ def draft_card(facts: dict[str, Any], source: SourceInfo, config: dict[str, Any]
             "",
         ]
     )
+
+
+def _lineage(start: dict[str, Any]) -> str:
+    """The earlier draft, what it was trained on, and the one before it."""
+    tokens = f"{start.get('training_tokens', '?')} tokens of {start.get('sample_tokens', '?')}"
+    told = f"{start['name']}, trained on {tokens} that the target wrote, seed {start.get('seed', '?')}"
+    return f"{told}; before from {_lineage(start['start'])}" if "start" in start else told

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -60,6 +61,12 @@ class DraftWeights(DecoderWeights):
     def _borrowed(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the tensors that are the target's."""
         return {EMBEDDINGS: (self.spec.vocab_size, self.spec.hidden_size)}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What its configuration says of how it was made."""
+        facts: dict[str, Any] = self._draft.config["edgepipe"]
+        return facts
 
     def tensor(self, name: str) -> np.ndarray:
         if name in self._borrowed():

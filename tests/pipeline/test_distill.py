@@ -17,14 +17,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from edgepipe.errors import BundleError, EdgepipeError, RecipeError
+from edgepipe.errors import BundleError, EdgepipeError, RecipeError, UnsupportedModel
 from edgepipe.exporters.llm.distill.training import TrainingSettings
 from edgepipe.exporters.llm.draft_folder import read_draft
 from edgepipe.exporters.llm.recipe import DecoderRecipe
 from edgepipe.exporters.sources import open_source
 from edgepipe.pipeline.cli_distill import command
 from edgepipe.pipeline.decode_options import DecodeOptions
-from edgepipe.pipeline.distill import Distillation, distill
+from edgepipe.pipeline.distill import distill
+from edgepipe.pipeline.distillation import Distillation
 from edgepipe.pipeline.export import export
 from edgepipe.pipeline.recipe import Recipe
 from edgepipe.pipeline.run import run
@@ -116,6 +117,57 @@ def test_the_draft_starts_from_the_chosen_layers(recipe: Distillation, tmp_path:
         found = read_draft(folder).tensor("model.layers.0.mlp.down_proj.weight")
         expected = open_source(recipe.target).tensor(f"model.layers.{layer}.mlp.down_proj.weight")
         np.testing.assert_allclose(found, expected, atol=np.abs(expected).max() / 127)
+
+
+@pytest.mark.parametrize("kind", ["decoder", "head"])
+def test_a_draft_goes_on_from_another(recipe: Distillation, tmp_path: Path, kind: str) -> None:
+    """So few steps, so small, that its weights are still those of the other."""
+    earlier, later = tmp_path / "earlier", tmp_path / "later"
+    recipe = replace(recipe, kind=kind)
+    first = distill(recipe, earlier, tmp_path / "work")
+    still = TrainingSettings(passes=0.001, rate=1e-9, seed=1)
+    going_on = replace(recipe, start=str(earlier), layers=None, output_vocab_size=None, training=still, seed=1)
+    facts = distill(going_on, later, tmp_path / "work of its own")
+
+    before, after = read_draft(earlier), read_draft(later)
+    np.testing.assert_array_equal(after.output_token_ids, before.output_token_ids)
+    assert after.shapes == before.shapes
+    for name in before.shapes:
+        expected = before.tensor(name)
+        np.testing.assert_allclose(after.tensor(name), expected, atol=1e-3 * np.abs(expected).max(), err_msg=name)
+    assert (facts["layers"], facts["start"]["training_tokens"]) == (first["layers"], first["training_tokens"])
+    assert (
+        f"| goes on from | earlier, trained on {first['training_tokens']} tokens" in (later / "README.md").read_text()
+    )
+
+    third = distill(replace(going_on, start=str(later), seed=2), tmp_path / "third", tmp_path / "third.work")
+    assert third["start"]["start"] == facts["start"]
+    assert "seed 1; before from earlier, trained on" in (tmp_path / "third" / "README.md").read_text()
+
+
+def test_only_a_draft_of_the_same_kind_and_target_can_be_gone_on_from(
+    recipe: Distillation, tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    distill(recipe, tmp_path / "earlier", tmp_path / "work")
+    start = replace(recipe, start=str(tmp_path / "earlier"), layers=None, output_vocab_size=None)
+    other = tiny_model("qwen2", hidden_size=32)
+    for options, message in (
+        ({"kind": "head"}, "earlier, of kind decoder: give --kind decoder"),
+        ({"start": recipe.target}, "a whole model: expected a draft"),
+        ({"start": str(tmp_path / "none")}, "none does not exist"),
+        ({"target": str(other)}, "distil a draft from this target"),
+        ({"layers": (0,)}, "are those of .*earlier, the start: leave them out"),
+        ({"output_vocab_size": 9}, "are those of .*earlier, the start: leave them out"),
+    ):
+        with pytest.raises(EdgepipeError, match=message):
+            distill(replace(start, **options), tmp_path / "later", tmp_path / "later.work")
+    config = json.loads((tmp_path / "earlier/config.json").read_text())
+    for layers in (None, [], [0, 1], [7], ["0"], [[0]]):
+        config["edgepipe"]["layers"] = layers
+        (tmp_path / "earlier/config.json").write_text(json.dumps(config))
+        with pytest.raises(UnsupportedModel, match="was cut from layers"):
+            distill(start, tmp_path / "later", tmp_path / "later.work")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["earlier", "work"]
 
 
 def test_a_domain_text_is_continued_without_a_chat(recipe: Distillation, tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from edgepipe.exporters.llm.distill.samples import Sample
 CHECKPOINT_SECONDS = 60.0
 WARM_UP_STEPS = 100
 WEIGHT_DECAY = 0.01
+# Peaks: of a draft that starts from its target's layers, and of one that goes on from an earlier training.
+RATE, CONTINUED_RATE = 2e-3, 1e-3
 # The rate falls to this share of its peak.
 FINAL_RATE = 0.02
 EVALUATIONS = 20
@@ -60,7 +62,7 @@ class TrainingSettings:
 
     passes: float = 5.0
     minutes: float | None = None
-    rate: float = 2e-3
+    rate: float = RATE
     batch_tokens: int = 512
     seed: int = 0
 
