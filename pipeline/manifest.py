@@ -112,8 +112,8 @@ def _check_component(path: Path, name: str, component: object, files: dict[str, 
 
 
 def _check_widths(path: Path, key: str, widths: object) -> None:
-    whole = isinstance(widths, list) and all(type(width) is int for width in widths)
-    if not whole or widths[:1] != [1] or widths != sorted(set(widths)):  # type: ignore[index, arg-type]
+    numbers = widths if isinstance(widths, list) and all(type(width) is int for width in widths) else []
+    if numbers[:1] != [1] or numbers != sorted(set(numbers)):
         raise damaged(path, f"{key} is {shown(widths)}, expected ascending whole numbers from 1 on")
 
 

@@ -144,6 +144,14 @@ def test_every_key_with_every_wrong_value(bundle: Path) -> None:
         ((*SPEC, "eos_token_ids"), [2, 300], "eos_token_ids has 300: expected token ids from 0 to 299"),
         ((*SPEC, "bos_token_id"), -1, "bos_token_id has -1: expected token ids from 0 to 299"),
         (("components", "target", "formats", "onnx", "plain"), "b.txt", "formats.onnx.plain is 'b.txt'"),
+        *(
+            (
+                ("components", "target", "formats", "onnx", "widths"),
+                widths,
+                "expected ascending whole numbers from 1 on",
+            )
+            for widths in ([], [5], [1, "5"], [1, 9, 5], [True], 1, None)
+        ),
         (("components", "target", "tokenizer"), ["a.txt"], "components.target.tokenizer is ['a.txt']"),
         (("files", "a.txt", "bytes"), -1, "files.a.txt.bytes is -1"),
         (("files", "a.txt", "sha256"), "b" * 63, "files.a.txt.sha256 is"),
