@@ -1,0 +1,294 @@
+"""The parts of a decoder between two attentions, in the operators that XNNPACK has for any number of tokens.
+
+`edgepipe.exporters.llm.executorch` lowers each to one delegate; attention is an operator of ExecuTorch's own. XNNPACK
+slices nothing whose size is dynamic, so projections are not fused, means are products with a constant row, and RoPE
+turns channels with a constant matrix.
+
+Sizes: S tokens, H query heads, Hkv KV heads, D channels a head, G = H / Hkv.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from edgepipe.exporters.llm.xnnpack_weights import MatrixPrecision, Precisions, quantize_rows
+from edgepipe.exporters.sources.weights import DecoderWeights
+from edgepipe.runtimes.llm.spec import DecoderSpec
+
+# Bounds of codes, by their bits.
+_BOUNDS = {4: (-8, 7), 8: (-128, 127)}
+
+
+class Matrix(nn.Module):
+    """A linear layer: float32, or codes with scales.
+
+    Inputs of one with codes are quantised to int8 by `quantized_inputs`, once for all layers that read them.
+    """
+
+    def __init__(self, name: str, rows: int, columns: int, precisions: Precisions, biased: bool = False) -> None:
+        """``name`` in Hugging Face's terms."""
+        super().__init__()
+        self.name = name
+        self.precision = precisions.of(name, columns)
+        if self.precision.bits == 32:
+            self.register_buffer("weight", torch.empty(rows, columns))
+        else:
+            blocks = rows, columns // self.precision.block_size
+            self.register_buffer("codes", torch.empty(rows, columns, dtype=torch.int8))
+            self.register_buffer("scales", torch.empty(blocks))
+            self.register_buffer("zero_points", torch.zeros(blocks, dtype=torch.int8))
+        self.register_buffer("bias", torch.empty(rows) if biased else None)
+
+    def load(self, weights: DecoderWeights) -> None:
+        """Read the layer from a source.
+
+        Raises:
+            UnsupportedModel: it is missing, or holds NaN or infinity.
+        """
+        tied = self.name == "lm_head" and weights.spec.tied_embeddings
+        values = weights.tensor(f"{'model.embed_tokens' if tied else self.name}.weight")
+        if self.precision.bits == 32:
+            self.weight = torch.from_numpy(values)
+        else:
+            self.codes, self.scales = map(torch.from_numpy, quantize_rows(values, self.precision))
+        if self.bias is not None:
+            self.bias = torch.from_numpy(weights.tensor(f"{self.name}.bias"))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.precision.bits == 32:
+            return functional.linear(inputs, self.weight, self.bias)
+        from torchao.quantization.quant_primitives import dequantize_affine
+
+        block = [1, self.precision.block_size]
+        bounds = _BOUNDS[self.precision.bits]
+        weight = dequantize_affine(self.codes, block, self.scales, self.zero_points, torch.int8, *bounds)
+        return functional.linear(inputs, weight, self.bias)
+
+
+def quantized_inputs(inputs: Tensor, *readers: Matrix) -> Tensor:
+    """``inputs``, rounded to int8 a token if a reader has codes: XNNPACK then multiplies integers."""
+    if all(reader.precision.bits == 32 for reader in readers):
+        return inputs
+    from torchao.quantization.quant_primitives import (
+        MappingType,
+        choose_qparams_affine,
+        dequantize_affine,
+        quantize_affine,
+    )
+
+    row = [1, inputs.shape[-1]]
+    scale, zero_point = choose_qparams_affine(
+        inputs, MappingType.ASYMMETRIC, row, torch.int8, *_BOUNDS[8], zero_point_dtype=torch.int8
+    )
+    codes = quantize_affine(inputs, row, scale, zero_point, torch.int8, *_BOUNDS[8])
+    return dequantize_affine(codes, row, scale, zero_point, torch.int8, *_BOUNDS[8])
+
+
+class Norm(nn.Module):
+    """Root mean square norm of rows (Zhang and Sennrich 2019)."""
+
+    def __init__(self, name: str, size: int, epsilon: float) -> None:
+        """``name`` in Hugging Face's terms."""
+        super().__init__()
+        self.name = name
+        self.register_buffer("weight", torch.empty(size))
+        self.register_buffer("mean", torch.full((1, size), 1 / size))
+        self.epsilon = epsilon
+
+    def load(self, weights: DecoderWeights) -> None:
+        """Read the norm from a source.
+
+        Raises:
+            UnsupportedModel: it is missing.
+        """
+        self.weight = torch.from_numpy(weights.tensor(f"{self.name}.weight"))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows * torch.rsqrt(functional.linear(rows * rows, self.mean) + self.epsilon) * self.weight
+
+
+class Embeddings(nn.Module):
+    """The rows of a table: float32, or int8 with a scale a row."""
+
+    def __init__(self, spec: DecoderSpec, precisions: Precisions) -> None:
+        super().__init__()
+        self.table = Matrix("model.embed_tokens", spec.vocab_size, spec.hidden_size, precisions)
+
+    def load(self, weights: DecoderWeights) -> None:
+        """Read the table from a source."""
+        self.table.load(weights)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """``[S, hidden_size]`` of int64 ``[S]``."""
+        if self.table.precision.bits == 32:
+            return self.table.weight.index_select(0, tokens)
+        return self.table.codes.index_select(0, tokens).to(torch.float32) * self.table.scales.index_select(0, tokens)
+
+
+class Part(nn.Module):
+    """A part of a decoder that becomes one delegate."""
+
+    def load(self, weights: DecoderWeights) -> None:
+        """Read all of its matrices and norms from a source.
+
+        Raises:
+            UnsupportedModel: one is missing, or holds NaN or infinity.
+        """
+        for module in self.modules():
+            if isinstance(module, (Matrix, Norm)):
+                module.load(weights)
+
+    def precisions(self) -> tuple[MatrixPrecision, ...]:
+        """Of all matrices. Two parts of a kind and of the same precisions differ in their weights only."""
+        return tuple(module.precision for module in self.modules() if isinstance(module, Matrix))
+
+    def outline(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Tensors of the shapes that ``forward`` gives, without computing anything."""
+        raise NotImplementedError
+
+
+class BeforeAttention(Part):
+    """The first part of a layer: its norm, the projections, and RoPE."""
+
+    def __init__(self, spec: DecoderSpec, layer: int, precisions: Precisions) -> None:
+        super().__init__()
+        self.spec = spec
+        size, channels, epsilon = spec.hidden_size, spec.head_dim, spec.rms_norm_eps
+        prefix = f"model.layers.{layer}"
+        attention = f"{prefix}.self_attn"
+        self.norm = Norm(f"{prefix}.input_layernorm", size, epsilon)
+        rows = spec.num_kv_heads * channels
+        self.q = Matrix(f"{attention}.q_proj", spec.num_heads * channels, size, precisions, spec.qkv_bias)
+        self.k = Matrix(f"{attention}.k_proj", rows, size, precisions, spec.qkv_bias)
+        self.v = Matrix(f"{attention}.v_proj", rows, size, precisions, spec.qkv_bias)
+        if spec.qk_norm:
+            self.q_norm = Norm(f"{attention}.q_norm", channels, epsilon)
+            self.k_norm = Norm(f"{attention}.k_norm", channels, epsilon)
+        # A product with it makes [-x2, x1] of [x1, x2].
+        turn = torch.eye(channels).roll(channels // 2, 0)
+        turn[: channels // 2] *= -1
+        self.register_buffer("turn", turn)
+
+    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+        """Queries ``[Hkv, S, G, D]`` and keys ``[Hkv, S, 1, D]``, rotated, and values likewise, of ``hidden``.
+
+        ``hidden`` is ``[S, hidden_size]``; ``cos`` and ``sin`` are ``[S, 1, D]``, those of pair i in channels i and
+        D / 2 + i.
+        """
+        spec = self.spec
+        normed = quantized_inputs(self.norm(hidden), self.q, self.k, self.v)
+        query = self.q(normed).view(-1, spec.num_heads, spec.head_dim)
+        key = self.k(normed).view(-1, spec.num_kv_heads, spec.head_dim)
+        value = self.v(normed).view(-1, spec.num_kv_heads, spec.head_dim)
+        if spec.qk_norm:
+            query, key = _by_row(self.q_norm, query), _by_row(self.k_norm, key)
+        query = query * cos + _by_row(self._turned, query) * sin
+        key = key * cos + _by_row(self._turned, key) * sin
+        return self._grouped(query), self._grouped(key), self._grouped(value)
+
+    def outline(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+        spec, width = self.spec, hidden.shape[0]
+        group = spec.num_heads // spec.num_kv_heads
+        counts = (group, 1, 1)
+        return tuple(hidden.new_zeros(spec.num_kv_heads, width, count, spec.head_dim) for count in counts)
+
+    def _turned(self, rows: Tensor) -> Tensor:
+        return functional.linear(rows, self.turn)
+
+    def _grouped(self, heads: Tensor) -> Tensor:
+        """``[S, Hkv * n, D]`` as ``[Hkv, S, n, D]``."""
+        count, channels = heads.shape[1:]
+        kv_heads = self.spec.num_kv_heads
+        return heads.view(-1, kv_heads, count // kv_heads, channels).permute(1, 0, 2, 3)
+
+
+def _by_row(function: Callable[[Tensor], Tensor], heads: Tensor) -> Tensor:
+    """``function`` of the rows of all heads: XNNPACK's products take matrices."""
+    return function(heads.view(-1, heads.shape[2])).view(-1, heads.shape[1], heads.shape[2])
+
+
+class AfterAttention(Part):
+    """The rest of a layer: the output projection, and the gated MLP."""
+
+    def __init__(self, spec: DecoderSpec, layer: int, precisions: Precisions) -> None:
+        super().__init__()
+        size, inner, self.rows = spec.hidden_size, spec.intermediate_size, spec.num_heads * spec.head_dim
+        prefix = f"model.layers.{layer}"
+        self.o = Matrix(f"{prefix}.self_attn.o_proj", size, self.rows, precisions, spec.o_bias)
+        self.norm = Norm(f"{prefix}.post_attention_layernorm", size, spec.rms_norm_eps)
+        self.gate = Matrix(f"{prefix}.mlp.gate_proj", inner, size, precisions, spec.mlp_bias)
+        self.up = Matrix(f"{prefix}.mlp.up_proj", inner, size, precisions, spec.mlp_bias)
+        self.down = Matrix(f"{prefix}.mlp.down_proj", size, inner, precisions, spec.mlp_bias)
+
+    def forward(self, hidden: Tensor, attended: Tensor) -> tuple[Tensor, ...]:
+        """The layer's output ``[S, hidden_size]``, alone; ``attended`` is ``[Hkv, S, G, D]``."""
+        rows = attended.permute(1, 0, 2, 3).contiguous().view(-1, self.rows)
+        hidden = hidden + self.o(quantized_inputs(rows, self.o))
+        normed = quantized_inputs(self.norm(hidden), self.gate, self.up)
+        gate = self.gate(normed)
+        inner = gate * torch.sigmoid(gate) * self.up(normed)
+        return (hidden + self.down(quantized_inputs(inner, self.down)),)
+
+    def outline(self, hidden: Tensor, attended: Tensor) -> tuple[Tensor, ...]:
+        return (torch.zeros_like(hidden),)
+
+
+class BetweenAttentions(Part):
+    """The rest of a layer and the beginning of the next: one delegate where the two would be two calls."""
+
+    def __init__(self, spec: DecoderSpec, layer: int, precisions: Precisions) -> None:
+        super().__init__()
+        self.after = AfterAttention(spec, layer, precisions)
+        self.before = BeforeAttention(spec, layer + 1, precisions)
+
+    def forward(self, hidden: Tensor, attended: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+        """``hidden`` for the next layer, then what `BeforeAttention` gives."""
+        (hidden,) = self.after(hidden, attended)
+        return hidden, *self.before(hidden, cos, sin)
+
+    def outline(self, hidden: Tensor, attended: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+        return torch.zeros_like(hidden), *self.before.outline(hidden, cos, sin)
+
+
+class Head(Part):
+    """The final norm and the projection to logits."""
+
+    def __init__(self, spec: DecoderSpec, precisions: Precisions) -> None:
+        super().__init__()
+        self.norm = Norm("model.norm", spec.hidden_size, spec.rms_norm_eps)
+        self.lm_head = Matrix("lm_head", spec.num_logits, spec.hidden_size, precisions)
+
+    def forward(self, hidden: Tensor) -> tuple[Tensor, ...]:
+        """Logits ``[R, num_logits]``, alone, of ``hidden`` ``[R, hidden_size]``."""
+        return (self.lm_head(quantized_inputs(self.norm(hidden), self.lm_head)),)
+
+    def outline(self, hidden: Tensor) -> tuple[Tensor, ...]:
+        codes = self.lm_head.weight if self.lm_head.precision.bits == 32 else self.lm_head.codes
+        return (hidden.new_zeros(hidden.shape[0], codes.shape[0]),)
+
+
+class AttentionWeights(Part):
+    """The softmax rows of attention over a cache: ExecuTorch's operator for attention does not give them."""
+
+    def __init__(self, spec: DecoderSpec) -> None:
+        super().__init__()
+        self.kv_heads, self.channels = spec.num_kv_heads, spec.head_dim
+        self.scale = 1 / math.sqrt(spec.head_dim)
+
+    def forward(self, query: Tensor, keys: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        """``[Hkv, S * G, C]``, alone.
+
+        ``query`` is ``[Hkv, S, G, D]``, ``keys`` ``[Hkv, C, D]``, and ``mask``, added to the scores, ``[S * G, C]``.
+        Keys are the left factor: XNNPACK copies the right one before it multiplies.
+        """
+        rows = query.view(self.kv_heads, -1, self.channels) * self.scale
+        scores = torch.bmm(keys, rows.permute(0, 2, 1)).permute(0, 2, 1)
+        return (torch.softmax(scores + mask, dim=-1),)
+
+    def outline(self, query: Tensor, keys: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        return (mask.new_zeros(self.kv_heads, mask.shape[0], mask.shape[1]),)

@@ -1,0 +1,60 @@
+"""ExecuTorch's Python binding, which runs images and text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+from edgepipe.errors import EngineError, MissingExtra
+from edgepipe.runtimes.vision.engine import damaged
+from edgepipe.runtimes.vision.engines.quiet import quiet
+
+# ExecuTorch has one pool of threads, and ends the process if that changes under a loaded method.
+_pool_users: WeakSet[Any] = WeakSet()
+
+
+def load_binding() -> tuple[Any, Any]:
+    """torch, whose tensors go in and out, and the binding.
+
+    ``executorch.runtime``, around the binding, would load the exporter too: three more seconds and 130 MB.
+
+    Raises:
+        MissingExtra: executorch is not installed.
+    """
+    try:
+        import torch  # noqa: TID251
+        from executorch.extension.pybindings import _portable_lib
+    except ImportError as error:
+        raise MissingExtra("executorch", "executorch") from error
+    return torch, _portable_lib
+
+
+def use_threads(user: object, binding: Any, threads: int | None) -> None:
+    """Give ``user``, an engine, a pool of ``threads``; by default ExecuTorch chooses: the fast cores.
+
+    Raises:
+        EngineError: another engine in this process has another number of threads.
+    """
+    with quiet():
+        found = binding._threadpool_get_thread_count()
+        if threads is not None and threads != found:
+            if _pool_users:
+                raise EngineError(
+                    f"{threads} threads for ExecuTorch, which runs with {found} in this process: ask for {found}"
+                )
+            binding._unsafe_reset_threadpool(threads)
+    _pool_users.add(user)
+
+
+def open_program(binding: Any, path: Path) -> Any:
+    """The program in a file; its methods are loaded one by one.
+
+    Raises:
+        BundleError: the file is none.
+        RuntimeError: ExecuTorch refuses it.
+    """
+    with path.open("rb") as file:
+        if file.read(6)[4:] != b"ET":  # ExecuTorch ends the process on other files
+            raise damaged(path, "it is no ExecuTorch program")
+    return binding._load_program(str(path))
