@@ -13,7 +13,7 @@ from edgepipe.exporters.llm.recipe import DecoderRecipe
 from edgepipe.exporters.llm.static_shape import FormatReport, StaticShape
 from edgepipe.exporters.llm.tflite_model import Parameter, Subgraph, TFLiteModel
 from edgepipe.exporters.llm.tflite_trace import SLOTS, Trace, random, schema, trace
-from edgepipe.exporters.llm.tflite_weights import WeightStore
+from edgepipe.exporters.llm.tflite_weights import Table, WeightStore
 from edgepipe.exporters.llm.torch_decoder import DecoderLayer, OutputHead, check_kind
 from edgepipe.exporters.sources.weights import DecoderWeights
 from edgepipe.runtimes.llm.engines.static_widths import Entry
@@ -53,7 +53,7 @@ def write_tflite(
     ]
     with TFLiteModel(path) as model:
         store = WeightStore(weights, recipe, model)
-        embeddings, scales = store.table()
+        table = store.table()
         layers = []
         for index in range(spec.num_layers):
             progress(0.6 * index / spec.num_layers, f"layer {index + 1} of {spec.num_layers}")
@@ -62,7 +62,7 @@ def write_tflite(
         for done, entry in enumerate(entries):
             progress(0.6 + 0.35 * done / len(entries), entry.name)
             graph = _Graph(spec, entry, traces, Subgraph(model, entry.name, entry.width, CAPACITY))
-            graph.build(embeddings, scales, layers, head)
+            graph.build(table, layers, head)
         progress(0.95, "file")
         size = model.save(f"edgepipe {spec.architecture}")
     return FormatReport({"plain": FILE, "scored": FILE}, store.precision(), size, store.notes())
@@ -103,8 +103,7 @@ class _Graph:
 
     def build(
         self,
-        embeddings: Parameter,
-        scales: Parameter | None,
+        table: Table,
         layers: Sequence[Mapping[str, Parameter]],
         head: Mapping[str, Parameter],
     ) -> None:
@@ -116,7 +115,7 @@ class _Graph:
         if self.entry.last_only:
             logit_rows = graph.input("logit_rows", (1,), "int32")
         slots = (spec.num_kv_heads, SLOTS, spec.head_dim)
-        hidden = self._embed(tokens, embeddings, scales)
+        hidden = self._embed(tokens, table)
         traced = self.traces.layer(width)
         outputs = 4 if self.entry.scored else 3
         rows: list[int] = []
@@ -137,18 +136,20 @@ class _Graph:
         if masses:
             graph.output("mass", self._joined(masses, (width, width + SLOTS)))
 
-    def _embed(self, tokens: int, table: Parameter, scales: Parameter | None) -> int:
-        """Rows of the table; those of an integer table are multiplied with their scales."""
-        graph, width = self.graph, self.entry.width
-        shape, options = (width, self.spec.hidden_size), schema.GatherOptionsT(axis=0)
-        if scales is None:
-            return graph.operator("GATHER", [graph.parameter(table), tokens], shape, options)
-        codes = graph.operator("GATHER", [graph.parameter(table), tokens], shape, options, "int8")
-        row_scales = graph.operator("GATHER", [graph.parameter(scales), tokens], (width, 1), options)
-        cast = schema.CastOptionsT(inDataType=schema.TensorType.INT8, outDataType=schema.TensorType.FLOAT32)
-        return graph.operator(
-            "MUL", [graph.operator("CAST", [codes], shape, cast), row_scales], shape, schema.MulOptionsT()
-        )
+    def _embed(self, tokens: int, table: Table) -> int:
+        """Rows of the table, times their scales."""
+        graph, shape, options = self.graph, (self.entry.width, self.spec.hidden_size), schema.GatherOptionsT(axis=0)
+        if table.row_scales is None:
+            rows = graph.operator("GATHER", [graph.parameter(table.rows), tokens], shape, options)
+        else:
+            codes = graph.operator("GATHER", [graph.parameter(table.rows), tokens], shape, options, "int8")
+            cast = schema.CastOptionsT(inDataType=schema.TensorType.INT8, outDataType=schema.TensorType.FLOAT32)
+            numbers = graph.operator("CAST", [codes], shape, cast)
+            scales = graph.operator("GATHER", [graph.parameter(table.row_scales), tokens], (shape[0], 1), options)
+            rows = graph.operator("MUL", [numbers, scales], shape, schema.MulOptionsT())
+        if table.column_scales is None:
+            return rows
+        return graph.operator("MUL", [rows, graph.parameter(table.column_scales)], shape, schema.MulOptionsT())
 
     def _joined(self, parts: Sequence[int], shape: Sequence[int]) -> int:
         """``[len(parts) * Hkv, *shape]`` of parts ``[Hkv, *shape]``: one output is handed over sooner than many."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from edgepipe.exporters.llm.onnx_projection import BITS
 from edgepipe.exporters.llm.quantize import pack, quantize, unpack
 from edgepipe.exporters.llm.recipe import DecoderRecipe
+from edgepipe.exporters.llm.smooth import SmoothedWeights
 from edgepipe.exporters.llm.tflite_model import Parameter, TFLiteModel
 from edgepipe.exporters.llm.tflite_trace import schema
 from edgepipe.exporters.llm.torch_decoder import layer_parameters, layer_parts
@@ -28,11 +30,21 @@ _PART_OF = {"qkv": "attention", "o": "attention", "gate_up": "mlp", "down": "mlp
 _NAMES = {bits: name for name, bits in BITS.items()}
 
 
+class Table(NamedTuple):
+    """Embeddings: ``rows`` ``[V, hidden]``, float32 or int8; scales ``[V, 1]`` of the latter; and what columns are
+    multiplied with, ``[1, hidden]``, if with anything.
+    """
+
+    rows: Parameter
+    row_scales: Parameter | None
+    column_scales: Parameter | None
+
+
 class WeightStore:
-    """One decoder's weights on their way into a file."""
+    """One decoder's weights on their way into a file; activations that will be quantised are smoothed."""
 
     def __init__(self, weights: DecoderWeights, recipe: DecoderRecipe, model: TFLiteModel) -> None:
-        self.weights = weights
+        self.weights = weights if recipe.precision == "fp32" else SmoothedWeights(weights)
         self.recipe = recipe
         self.model = model
         self._bits: defaultdict[str, set[int]] = defaultdict(set)
@@ -50,16 +62,17 @@ class WeightStore:
         kinds = ", ".join(sorted(self._kept_at_8))
         return (f"TFLite cannot hold {kinds} blocks: such tensors are int8, since rounding to 4 bits twice loses more",)
 
-    def table(self) -> tuple[Parameter, Parameter | None]:
-        """The embedding table, float32 or codes, and the scales ``[V, 1]`` of the latter's rows."""
+    def table(self) -> Table:
+        """The embedding table."""
         name = "model.embed_tokens"
         precision = self.recipe.head if self.recipe.head == "fp32" else "int8"
         table = self._table = self._matrix("embeddings", name, [f"{name}.weight"], precision)
+        factors = self.weights.table_factors if isinstance(self.weights, SmoothedWeights) else None
+        column_scales = None if factors is None else self.model.store(f"{name}.column_scales", factors[None])
         if table.scales is None:
-            return table, None
-        return replace(table, name=f"{name}.codes", scales=None), self.model.store(
-            f"{name}.scales", table.scales[:, None]
-        )
+            return Table(table, None, column_scales)
+        codes = replace(table, name=f"{name}.codes", scales=None)
+        return Table(codes, self.model.store(f"{name}.row_scales", table.scales[:, None]), column_scales)
 
     def layer(self, index: int) -> dict[str, Parameter]:
         """The parameters of a `edgepipe.exporters.llm.torch_decoder.DecoderLayer`."""
