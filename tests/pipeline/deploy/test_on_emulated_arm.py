@@ -127,7 +127,7 @@ def test_a_pi_that_lacks_power_measures_and_says_so(pi: Any, smollm2_int4_bundle
     assert done.returncode == 5, done.stderr
     report = json.loads((tmp_path / "report/report.json").read_text())
     assert report["status"] == "untrustworthy"
-    assert [gate["state"] for gate in report["gates"] if gate["name"] == "throttling"] == ["failed"]
+    assert [gate["outcome"] for gate in report["gates"] if gate["gate"] == "throttling"] == ["failed"]
     known = report["device"]
     assert (known["architecture"], known["platform"]) == ("aarch64", "linux")
     assert re.fullmatch(r"\d+ x Cortex-A76", known["cpu_model"])
