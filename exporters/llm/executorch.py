@@ -73,7 +73,7 @@ def write_executorch(
             return lowering.lower(part.eval(), *examples.of(list(inspect.signature(part.forward).parameters)))
 
     delegates = []
-    for index, part in enumerate(_parts(spec, precisions)):
+    for index, part in enumerate(decoder_parts(spec, precisions)):
         progress(0.6 * index / (spec.num_layers + 2), f"part {index + 1} of {spec.num_layers + 2}")
         delegates.append(delegate(part))
     embeddings = Embeddings(spec, precisions)
@@ -103,7 +103,7 @@ def write_executorch(
     return FormatReport({"plain": FILE, "scored": FILE}, precisions.report(), path.stat().st_size, precisions.notes())
 
 
-def _parts(spec: DecoderSpec, precisions: Precisions) -> Iterator[Part]:
+def decoder_parts(spec: DecoderSpec, precisions: Precisions) -> Iterator[Part]:
     """From the embeddings to the logits, one after another: each holds weights."""
     last = spec.num_layers - 1
     yield BeforeAttention(spec, 0, precisions)
