@@ -22,6 +22,7 @@ try:
         from executorch.exir.passes import MemoryPlanningPass
 
         from edgepipe.exporters.llm.executorch_methods import Examples, PlainMethod, ScoredMethod, forget_mutations
+        from edgepipe.exporters.llm.smooth import SmoothedWeights
         from edgepipe.exporters.llm.xnnpack_lowering import Lowering
         from edgepipe.exporters.llm.xnnpack_modules import (
             AfterAttention,
@@ -62,6 +63,9 @@ def write_executorch(
     check_kind(weights)
     progress = progress or (lambda fraction, part: None)
     spec = weights.spec
+    if recipe.precision != "fp32":  # XNNPACK quantises activations row by row
+        progress(0, "smoothing")
+        weights = SmoothedWeights(weights)
     precisions = Precisions(weights, recipe)
     slots = spec.context_length + WIDEST
     examples = Examples(spec, WIDEST, MOST_LOGITS, slots)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from edgepipe.exporters.llm.smooth import SmoothedWeights
 from edgepipe.exporters.llm.xnnpack_weights import MatrixPrecision, Precisions, quantize_rows
 from edgepipe.exporters.sources.weights import DecoderWeights
 from edgepipe.runtimes.llm.spec import DecoderSpec
@@ -113,21 +114,27 @@ class Norm(nn.Module):
 
 
 class Embeddings(nn.Module):
-    """The rows of a table: float32, or int8 with a scale a row."""
+    """The rows of a table: float32, or int8 with a scale a row; and of smoothed weights, one a column."""
 
     def __init__(self, spec: DecoderSpec, precisions: Precisions) -> None:
         super().__init__()
         self.table = Matrix("model.embed_tokens", spec.vocab_size, spec.hidden_size, precisions)
+        self.register_buffer("column_scales", None)
 
     def load(self, weights: DecoderWeights) -> None:
         """Read the table from a source."""
         self.table.load(weights)
+        if isinstance(weights, SmoothedWeights) and weights.table_factors is not None:
+            self.column_scales = torch.from_numpy(weights.table_factors)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """``[S, hidden_size]`` of int64 ``[S]``."""
         if self.table.precision.bits == 32:
-            return self.table.weight.index_select(0, tokens)
-        return self.table.codes.index_select(0, tokens).to(torch.float32) * self.table.scales.index_select(0, tokens)
+            rows = self.table.weight.index_select(0, tokens)
+        else:
+            codes = self.table.codes.index_select(0, tokens)
+            rows = codes.to(torch.float32) * self.table.scales.index_select(0, tokens)
+        return rows if self.column_scales is None else rows * self.column_scales
 
 
 class Part(nn.Module):
