@@ -6,7 +6,6 @@ import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple
-from math import inf
 from pathlib import Path
 from statistics import median
 from time import perf_counter_ns
@@ -29,6 +28,10 @@ ACCEPTANCE_ROUNDS = 16
 LINE_WEIGHT = 2  # samples of a width that the straight line through all counts for
 
 SCHEMA_VERSION = 3
+
+# What figures that were kept are between, if they are not 0, and the widest forward of which one was: else a file is
+# damaged.
+PLAUSIBLE, WIDEST = (1e-12, 1e15), 2**10
 
 
 def measured_costs(facts: Mapping[str, object], measure: Callable[[], MeasuredCosts]) -> MeasuredCosts:
@@ -176,9 +179,11 @@ def _read(path: Path) -> MeasuredCosts | None:
             for name, cost in kept["drafters"].items()
         }
         acceptance = {name: float(rate) for name, rate in kept["acceptance"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     figures = [*forward_ns.values(), *acceptance.values()]
     figures += [part for cost in drafters.values() for part in astuple(cost)]
-    usable = forward_ns.get(1, 0) > 0 and min(forward_ns.values()) > 0 and all(0 <= figure < inf for figure in figures)
+    least, most = PLAUSIBLE
+    usable = 1 in forward_ns and all(1 <= width <= WIDEST and taken > 0 for width, taken in forward_ns.items())
+    usable = usable and all(figure == 0 or least <= figure <= most for figure in figures)
     return MeasuredCosts(forward_ns, drafters, acceptance) if usable else None

@@ -162,6 +162,13 @@ def test_costs_are_measured_once_and_read_as_they_were(measure: Mock) -> None:
         '{"forward_ns": {"1": 5, "2": Infinity}, "drafters": {}, "acceptance": {}}',
         '{"forward_ns": {"1": 5}, "drafters": {}, "acceptance": {"model": NaN}}',
         '{"forward_ns": {"1": 5}, "drafters": {"model": {"first": 1, "guess": "x", "catch_up": 0}}, "acceptance": {}}',
+        '{"forward_ns": {"1": 5}, "drafters": {"a": {"first": 1, "guess": 1, "catch_up": 1e-99}}, "acceptance": {}}',
+        *(
+            f'{{"forward_ns": {{"1": 5, "{width}": 6}}, "drafters": {{}}, "acceptance": {{}}}}'
+            for width in (-1, 0, 10**9)
+        ),
+        f'{{"forward_ns": {{"1": {10**400}}}, "drafters": {{}}, "acceptance": {{}}}}',
+        "[" * 100_000,
     ],
 )
 def test_a_damaged_file_is_measured_again(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import index
 from time import perf_counter_ns
@@ -108,7 +109,9 @@ class Chain:
             return call()
         except Exception as error:  # whatever it is, decoding can go on without the drafter
             what = str(error) if isinstance(error, BrokenContract) else f"raised {type(error).__name__}: {error}"
-            del self._drafters[name]
+            dropped = self._drafters.pop(name)
+            with suppress(Exception):
+                dropped.close()
             message = f"drafter {name} {' '.join(what.split())}: it is dropped, decoding goes on without it"
             warnings.warn(message, EdgepipeWarning, stacklevel=2)
             return otherwise

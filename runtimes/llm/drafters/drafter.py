@@ -60,3 +60,6 @@ class Drafter(ABC):
     @abstractmethod
     def reset(self) -> None:
         """Forget the text: the next one is another."""
+
+    def close(self) -> None:  # noqa: B027, most hold nothing
+        """Let go of what it watches: it is not asked again."""

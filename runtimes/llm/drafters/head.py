@@ -37,6 +37,7 @@ class HeadDrafter(ModelDrafter):
                 "together, export it again"
             )
         super().__init__(head, sampler, target.decoder.spec.vocab_size, vocabulary)
+        self.target = target
         self._failure: Exception | None = None
         self.reset()
         target.observer = self.observe
@@ -49,12 +50,18 @@ class HeadDrafter(ModelDrafter):
         self._following: list[int] = []
         super().reset()
 
+    def close(self) -> None:
+        """Observe the target no longer."""
+        self.target.observer = None
+
     def observe(self, first: int, tokens: Sequence[int], features: np.ndarray) -> None:
         """Take note of tokens that the target committed, the first at position ``first``, and their features.
 
         A prompt's rows are fed as they come, so that no more than a chunk of features is held. A failure is kept for
         `propose` to raise: the target can do without a drafter.
         """
+        if self._failure is not None:
+            return
         if first != self._next_row + len(self._features):
             self.reset()  # another text, whose beginning the target had in its cache
             self._next_row = first

@@ -16,6 +16,7 @@ from scipy.stats import chisquare
 
 from edgepipe.errors import EdgepipeWarning, EngineError
 from edgepipe.runtimes.llm.decoder import CachedDecoder
+from edgepipe.runtimes.llm.drafters.drafter import Draft
 from edgepipe.runtimes.llm.drafters.head import HeadDrafter
 from edgepipe.runtimes.llm.engines.onnx import OnnxDecoder
 from edgepipe.runtimes.llm.kv_cache import KVCache
@@ -292,6 +293,23 @@ def test_a_head_that_fails_while_it_reads_leaves_the_target_alone(untrained: Cal
     decoder = SpeculativeDecoder(target, GREEDY, drafter, 3)
     with pytest.warns(EdgepipeWarning, match="it is dropped, decoding goes on without it"):
         decode(decoder, list(range(20)), 10)
+    assert decoder.text == plain(pair.cached("target"), list(range(20)), 10)
+
+
+def test_a_head_that_was_dropped_reads_no_more(untrained: Callable[[str], Pair]) -> None:
+    """Whatever it was dropped for: neither its time nor its memory is spent on the rest of the text."""
+    pair = untrained("llama")
+    target = pair.cached("target", chunk=4)
+    drafter = pair.drafter(target, chunk=4)
+    decoder = SpeculativeDecoder(target, GREEDY, drafter, 3)
+    decoder.start(list(range(20)))
+    drafter.propose = lambda text, count: Draft([-1])  # type: ignore[method-assign]
+    with pytest.warns(EdgepipeWarning, match="token -1, .* it is dropped"):
+        decoder.step(5)
+    before = drafter.draft.cache.next_position
+    while len(decoder.text) < 30:
+        decoder.step(30 - len(decoder.text))
+    assert drafter.draft.cache.next_position == before
     assert decoder.text == plain(pair.cached("target"), list(range(20)), 10)
 
 
