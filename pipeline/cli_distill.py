@@ -114,7 +114,7 @@ def command(
         sample_tokens=samples,
         training=TrainingSettings(passes, minutes, CONTINUED_RATE if start else RATE, seed=seed),
         seed=seed,
-        threads=threads or os.cpu_count() or 1,
+        threads=(os.cpu_count() or 1) if threads is None else threads,
     )
     work = work or output.with_name(f"{output.name}.work")
     with progress(f"distill {output}", log_seconds=60) as report:

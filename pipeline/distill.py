@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache
@@ -109,13 +110,17 @@ def distill(recipe: Distillation, destination: Path, work: Path, progress: Progr
 
 
 def _exported_target(weights: DecoderWeights, recipe: Distillation, work: Path, report: Progress) -> Path:
-    """The target as a device gets it, exported into ``work`` once."""
-    folder = work / "target"
-    if not folder.is_dir():
+    """The target as a device gets it, exported into ``work`` once; another's that is there makes room."""
+    folder, identity = work / "target", weights.identity.encode()
+    told = folder / "distilled_from.txt"
+    if not told.is_file() or told.read_bytes() != identity:
         with partial_folder(folder) as partial:
             weights.save_tokenizer(partial)
             source = DecoderRecipe(recipe.target, recipe.revision)
             write_onnx(weights, source, partial, lambda fraction, part: report(0.05 * fraction, f"export: {part}"))
+            (partial / told.name).write_bytes(identity)
+            if folder.exists():
+                shutil.rmtree(folder)
             os.rename(partial, folder)
     return folder
 
@@ -130,9 +135,8 @@ def _shards(weights: DecoderWeights, recipe: Distillation, target: Path, work: P
         prompts = FilePrompts(recipe.prompts, chat, recipe.seed)
     else:
         prompts = TemplatePrompts(chat, recipe.seed)
-    info = weights.info
     settings = SampleSettings(
-        target=f"{info.name} {info.revision or json.dumps(info.files)}",
+        target=weights.identity,
         prompts=prompts.name,
         temperatures=recipe.temperatures,
         seed=recipe.seed,
@@ -173,9 +177,8 @@ def _with_features(
     from edgepipe.exporters.llm.distill.features import Features
 
     features = Features(weights, work / "features")
-    name = f"{len(samples)}-samples"
-    samples = features.add(name, samples, lambda fraction: report(0.5, f"features: {fraction:.0%}"))
-    held_out = features.add("held-out", held_out, lambda fraction: report(0.5, "features: held-out prompts"))
+    samples = features.add(samples, lambda fraction: report(0.5, f"features: {fraction:.0%}"))
+    held_out = features.add(held_out, lambda fraction: report(0.5, "features: held-out prompts"))
     features.close()
     return samples, held_out
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from reprlib import repr as shown
 
@@ -62,16 +64,17 @@ class Distillation:
             raise RecipeError("both prompts and a text are given: leave one of them out")
         if self.start is not None and not (self.layers is self.output_vocab_size is None):
             raise RecipeError(f"layers and vocabulary are those of {self.start}, the start: leave them out")
-        size = self.output_vocab_size
+        size, temperatures, minutes = self.output_vocab_size, self.temperatures, self.training.minutes
+        cores = os.cpu_count() or 1
         for name, value, fits, expected in (
             ("kind", self.kind, self.kind in KINDS, " or ".join(KINDS)),
             ("output_vocab_size", size, size is None or size >= 1, "1 or more"),
-            ("temperatures", self.temperatures, min(self.temperatures, default=-1) >= 0, "some, none below 0"),
+            ("temperatures", temperatures, temperatures and all(0 <= t < inf for t in temperatures), "some, 0 or more"),
             ("sample_tokens", self.sample_tokens, self.sample_tokens >= 1, "1 or more"),
-            ("passes", self.training.passes, self.training.passes > 0, "more than 0"),
-            ("minutes", self.training.minutes, (self.training.minutes or 1) > 0, "more than 0"),
-            ("seed", self.seed, self.seed >= 0, "0 or more"),
-            ("threads", self.threads, self.threads >= 1, "1 or more"),
+            ("passes", self.training.passes, 0 < self.training.passes < inf, "more than 0"),
+            ("minutes", minutes, minutes is None or 0 < minutes < inf, "more than 0"),
+            ("seed", self.seed, 0 <= self.seed < 2**64, f"0 to {2**64 - 1}"),
+            ("threads", self.threads, 1 <= self.threads <= cores, f"1 to {cores}, the cores of this machine"),
         ):
             if not fits:
                 raise RecipeError(f"{name} is {value}: expected {expected}")

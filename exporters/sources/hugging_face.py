@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,17 @@ class HuggingFaceWeights(DecoderWeights):
         self.info = SourceInfo(
             "hugging_face", self._name, revision, model_card_licence(folder / "README.md"), notes=notes
         )
+
+    @cached_property
+    def identity(self) -> str:
+        if self.info.revision or self.info.files:
+            return super().identity
+        small = (self._folder / name for name in ("config.json", "generation_config.json", *_TOKENIZER_FILES))
+        digest = hashlib.sha256()
+        for path in [*sorted(set(self._files.values())), *(path for path in small if path.is_file())]:
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        return f"{self._name} sha256:{digest.hexdigest()}"
 
     def tensor(self, name: str) -> np.ndarray:
         if name not in self._files:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +50,11 @@ class DecoderWeights(ABC):
     kind: str = "decoder"
     # Of a trimmed head, int32 [output_vocab_size]: the token that each logit belongs to.
     output_token_ids: np.ndarray | None = None
+
+    @cached_property
+    def identity(self) -> str:
+        """The source's name, and what tells it from others of this name: its revision, or checksums."""
+        return f"{self.info.name} {self.info.revision or json.dumps(self.info.files)}"
 
     @abstractmethod
     def tensor(self, name: str) -> np.ndarray:

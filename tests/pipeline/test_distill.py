@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import load_file, save_file
 
 from edgepipe.errors import BundleError, EdgepipeError, RecipeError, UnsupportedModel
 from edgepipe.exporters.llm.distill.training import TrainingSettings
@@ -177,6 +179,26 @@ def test_a_domain_text_is_continued_without_a_chat(recipe: Distillation, tmp_pat
     assert facts["prompts"].startswith("manual.txt sha256:")
 
 
+def test_another_target_of_the_same_name_is_another(recipe: Distillation, tmp_path: Path) -> None:
+    """In a folder of work whose samples are refused, and again when they were removed as the error says."""
+    work = tmp_path / "work"
+    distill(recipe, tmp_path / "one", work)
+    target = tmp_path / Path(recipe.target).name
+    shutil.copytree(recipe.target, target)
+    tensors = load_file(target / "model.safetensors")
+    tensors["model.norm.weight"] = tensors["model.norm.weight"][::-1].copy()
+    save_file(tensors, target / "model.safetensors", {"format": "pt"})
+    other = replace(recipe, target=str(target))
+    with pytest.raises(RecipeError, match=r"holds samples with target .* give another --work"):
+        distill(other, tmp_path / "other", work)
+    shutil.rmtree(work / "samples")
+    distill(other, tmp_path / "other", work)
+    distill(other, tmp_path / "alone", tmp_path / "alone.work")
+    name = "model.safetensors"
+    assert (tmp_path / "other" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+    assert (tmp_path / "other" / name).read_bytes() != (tmp_path / "one" / name).read_bytes()
+
+
 def test_a_draft_that_is_there_is_left_alone(recipe: Distillation, tmp_path: Path) -> None:
     (tmp_path / "draft").mkdir()
     (tmp_path / "draft" / "mine.txt").write_text("mine")
@@ -208,10 +230,14 @@ def test_what_cannot_be_distilled_is_said_at_once(
         ({"kind": "tree"}, "kind is tree: expected decoder or head"),
         ({"output_vocab_size": 0}, "output_vocab_size is 0: expected 1 or more"),
         ({"temperatures": ()}, "temperatures"),
-        ({"temperatures": (-1.0,)}, "temperatures"),
+        *(({"temperatures": (0.5, value)}, "temperatures") for value in (-1.0, float("nan"), float("inf"))),
         ({"sample_tokens": 0}, "sample_tokens is 0"),
         ({"training": TrainingSettings(passes=0)}, "passes is 0"),
-        ({"training": TrainingSettings(minutes=-1)}, "minutes is -1"),
+        *(({"training": TrainingSettings(passes=value)}, "passes is") for value in (float("nan"), float("inf"))),
+        *(({"training": TrainingSettings(minutes=value)}, f"minutes is {value}: ") for value in (-1, 0, float("nan"))),
+        ({"seed": -1}, "seed is -1"),
+        ({"seed": 2**64}, "seed is"),
+        *(({"threads": value}, f"threads is {value}: expected 1 to .* cores") for value in (0, 10**6)),
         ({"prompts": Path("a"), "text": Path("b")}, "both"),
     ],
 )

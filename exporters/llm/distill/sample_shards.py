@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from edgepipe.errors import RecipeError
+from edgepipe.errors import EdgepipeError, EdgepipeWarning, RecipeError
 from edgepipe.exporters.llm.distill.prompt_sources import Prompts
-from edgepipe.exporters.llm.distill.samples import Sample, read_samples, write_samples
+from edgepipe.exporters.llm.distill.samples import Sample, read_samples, replaced, write_samples
 from edgepipe.exporters.llm.distill.sampling import BatchSampler, Request
 
 SETTINGS = "settings.json"
@@ -53,7 +53,7 @@ class SampleShards:
         """Open or make the folder.
 
         Raises:
-            RecipeError: it holds samples made with other settings.
+            RecipeError: it holds samples made with other settings; `EdgepipeError`: it does not say which.
         """
         self.folder = folder
         self.settings = settings
@@ -62,7 +62,7 @@ class SampleShards:
         path = folder / SETTINGS
         asked = json.loads(json.dumps(asdict(settings)))
         if path.is_file():
-            found = json.loads(path.read_text("utf-8"))
+            found = _read_settings(path)
             for name, value in asked.items():
                 if found.get(name) != value:
                     raise RecipeError(
@@ -70,9 +70,8 @@ class SampleShards:
                         "give another --work folder, or remove this one"
                     )
         else:
-            partial = path.with_suffix(".partial")
-            partial.write_text(json.dumps(asked, indent=2) + "\n", encoding="utf-8")
-            os.replace(partial, path)
+            with replaced(path) as partial:
+                partial.write_text(json.dumps(asked, indent=2) + "\n", encoding="utf-8")
 
     def path(self, index: int) -> Path:
         return self.folder / f"{index:05}.npz"
@@ -82,7 +81,7 @@ class SampleShards:
         path = self.folder / HELD_OUT
         if not path.is_file():
             requests = [self._request(index, True) for index in range(self.settings.held_out)]
-            write_samples(path, sampler().run(requests, self.settings.max_answer))
+            self._sample(path, requests, sampler())
         return read_samples(path)
 
     def take(self, written_tokens: int, sampler: Callable[[], BatchSampler]) -> Iterator[list[Sample]]:
@@ -92,14 +91,34 @@ class SampleShards:
             if not self.path(index).is_file():
                 first = index * self.settings.shard_size
                 requests = [self._request(first + offset, False) for offset in range(self.settings.shard_size)]
-                write_samples(self.path(index), sampler().run(requests, self.settings.max_answer))
+                self._sample(self.path(index), requests, sampler())
             samples = read_samples(self.path(index))
             total += sum(int(sample.written.sum()) for sample in samples)
             index += 1
             yield samples
+
+    def _sample(self, path: Path, requests: Sequence[Request], sampler: BatchSampler) -> None:
+        samples = sampler.run(requests, self.settings.max_answer)
+        if len(samples) < len(requests):
+            prompts = f"{len(requests) - len(samples)} of {len(requests)} prompts ({self.settings.prompts})"
+            message = f"{prompts} have no tokens, or leave no room for an answer within {sampler.capacity} tokens"
+            if not samples:
+                raise RecipeError(f"{message}: give shorter ones")
+            warnings.warn(f"{message}: they are left out", EdgepipeWarning, stacklevel=2)
+        write_samples(path, samples)
 
     def _request(self, index: int, held_out: bool) -> Request:
         settings = self.settings
         draw = random.Random(f"temperature {settings.seed} {index}")
         temperature = 0.0 if held_out else draw.choice(settings.temperatures)
         return Request(self.prompts.turns(index, held_out), temperature, (settings.seed, index, int(held_out)))
+
+
+def _read_settings(path: Path) -> dict[str, object]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise EdgepipeError(f"{path} is damaged: give another --work folder, or remove {path.parent}")
+    return found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,10 +36,20 @@ class Sample:
     features: np.ndarray | None = None
 
 
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Where to write what is to appear as ``path`` when it is whole; other processes may write the same meanwhile."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def write_samples(path: Path, samples: Sequence[Sample]) -> None:
     """Write a file of samples, which appears under its name when it is whole."""
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
+    with replaced(path) as partial, partial.open("wb") as file:
         np.savez(
             file,
             lengths=np.array([sample.tokens.size for sample in samples], np.int64),
@@ -47,7 +58,6 @@ def write_samples(path: Path, samples: Sequence[Sample]) -> None:
             teacher_ids=np.concatenate([sample.teacher_ids for sample in samples]),
             teacher_probabilities=np.concatenate([sample.teacher_probabilities for sample in samples]),
         )
-    os.replace(partial, path)
 
 
 def read_samples(path: Path) -> list[Sample]:
@@ -60,7 +70,7 @@ def read_samples(path: Path) -> list[Sample]:
         with np.load(path) as arrays:
             lengths, tokens, written = arrays["lengths"], arrays["tokens"], arrays["written"]
             ids, probabilities = arrays["teacher_ids"], arrays["teacher_probabilities"]
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile) as error:
         raise EdgepipeError(f"{path} is damaged ({error}): remove it, and it will be sampled again") from error
     ends = np.cumsum(lengths)
     written_before = np.concatenate([[0], np.cumsum(written)])

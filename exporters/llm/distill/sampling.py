@@ -102,13 +102,13 @@ class BatchSampler:
         self._kept: dict[str, np.ndarray] = {}
 
     def run(self, requests: Sequence[Request], max_answer: int) -> list[Sample]:
-        """Sample an answer, of at most ``max_answer`` tokens, to every turn of every request.
+        """Sample an answer, of at most ``max_answer`` tokens, to every turn of every request that leaves room for one.
 
         A conversation ends when its last answer does, at an answer that was cut, or when it does not fit the capacity.
         The same requests give the same samples on the same machine.
         """
         self._first = None
-        waiting = deque(enumerate(requests))
+        waiting = deque(each for each in enumerate(requests) if 0 < len(each[1].turns[0]) < self.capacity)
         rows: list[_Row] = []
         samples: list[Sample | None] = [None] * len(requests)
         while waiting or rows:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 import time
+import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -16,7 +15,7 @@ import torch
 from edgepipe.errors import EdgepipeError, RecipeError
 from edgepipe.exporters.llm.distill.batches import Batch, batches
 from edgepipe.exporters.llm.distill.loss import Acceptance
-from edgepipe.exporters.llm.distill.samples import Sample
+from edgepipe.exporters.llm.distill.samples import Sample, replaced
 
 CHECKPOINT_SECONDS = 60.0
 WARM_UP_STEPS = 100
@@ -156,21 +155,23 @@ class Training:
 
     def save(self) -> None:
         """Write the checkpoint, which replaces the last one when it is whole."""
-        partial = self.checkpoint.with_suffix(".partial")
         content = {
             "identity": self.identity,
             "state": asdict(self.state),
             "draft": self.draft.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
-        torch.save(content, partial)
-        os.replace(partial, self.checkpoint)
+        with replaced(self.checkpoint) as partial, partial.open("wb") as file:
+            torch.save(content, file)
 
     def _restore(self) -> None:
         try:
+            with zipfile.ZipFile(self.checkpoint) as archive:  # torch does not look at its checksums
+                if damaged := archive.testzip():
+                    raise zipfile.BadZipFile(damaged)
             content = torch.load(self.checkpoint, weights_only=True)
             identity = content["identity"]
-        except (RuntimeError, EOFError, KeyError, OSError, pickle.UnpicklingError) as error:
+        except Exception as error:  # torch raises whatever its unpickler meets
             raise EdgepipeError(f"{self.checkpoint} is damaged: remove it to train from the start") from error
         for name, value in self.identity.items():
             if identity.get(name) != value:

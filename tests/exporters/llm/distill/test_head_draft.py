@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_a_step_sees_what_it_sees_when_drafting(tiny_model: Callable[..., Path],
 
 @pytest.fixture
 def featured(tiny_target: Any, tiny_samples: list[Sample], tmp_path: Path) -> list[Sample]:
-    return Features(tiny_target.weights, tmp_path).add("00000", tiny_samples, lambda fraction: None)
+    return Features(tiny_target.weights, tmp_path).add(tiny_samples, lambda fraction: None)
 
 
 def test_features_are_what_the_final_norm_gets(tiny_target: Any, featured: list[Sample]) -> None:
@@ -86,10 +87,28 @@ def test_features_are_what_the_final_norm_gets(tiny_target: Any, featured: list[
 
 def test_features_are_computed_once(tiny_target: Any, tiny_samples: list[Sample], tmp_path: Path) -> None:
     features = Features(tiny_target.weights, tmp_path)
-    features.add("00000", tiny_samples, lambda fraction: None)
-    features.add("00000", tiny_samples, lambda fraction: pytest.fail("computed again"))
-    with pytest.raises(EdgepipeError, match=r"00000\.npy has .* rows, expected"):
-        features.add("00000", tiny_samples[1:], lambda fraction: None)
+    features.add(tiny_samples, lambda fraction: None)
+    features.add(tiny_samples, lambda fraction: pytest.fail("computed again"))
+
+
+def test_features_of_other_texts_as_long_are_others(tiny_target: Any, featured: list[Sample], tmp_path: Path) -> None:
+    others = [replace(sample, tokens=sample.tokens[::-1].copy(), features=None) for sample in featured]
+    found = Features(tiny_target.weights, tmp_path).add(others, lambda fraction: None)
+    alone = Features(tiny_target.weights, tmp_path / "alone").add(others, lambda fraction: None)
+    for one, other in zip(found, alone, strict=True):
+        np.testing.assert_array_equal(one.features, other.features)
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", b"\x93NUMPY\x01\x00\x76\x00{'descr': (", None])
+def test_damaged_features_are_named(
+    tiny_target: Any, tiny_samples: list[Sample], tmp_path: Path, damage: bytes | None
+) -> None:
+    features = Features(tiny_target.weights, tmp_path)
+    features.add(tiny_samples, lambda fraction: None)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-500] if damage is None else damage)
+    with pytest.raises(EdgepipeError, match=f"{path.name} is damaged: remove it"):
+        features.add(tiny_samples, lambda fraction: None)
 
 
 def test_a_head_learns_to_continue_features(tiny_target: Any, featured: list[Sample], tmp_path: Path) -> None:

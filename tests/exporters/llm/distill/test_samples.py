@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgepipe.errors import EdgepipeError, RecipeError
+from edgepipe.errors import EdgepipeError, EdgepipeWarning, RecipeError
 from edgepipe.exporters.llm.distill.prompt_sources import ChatTurns, TemplatePrompts
 from edgepipe.exporters.llm.distill.sample_shards import HELD_OUT, SampleSettings, SampleShards
 from edgepipe.exporters.llm.distill.samples import Sample, read_samples, write_samples
@@ -67,6 +67,16 @@ def test_a_damaged_file_is_named(tiny_samples: list[Sample], tmp_path: Path, kee
         read_samples(path)
 
 
+def test_a_file_of_a_compression_that_is_not_there_is_named(tiny_samples: list[Sample], tmp_path: Path) -> None:
+    path = tmp_path / "shard.npz"
+    write_samples(path, tiny_samples)
+    content = path.read_bytes()
+    entry = content.index(b"PK\x01\x02")  # of the directory; the method follows 10 bytes later
+    path.write_bytes(content[: entry + 10] + b"\x63" + content[entry + 11 :])
+    with pytest.raises(EdgepipeError, match=r"shard\.npz is damaged"):
+        read_samples(path)
+
+
 def test_interrupted_sampling_goes_on_to_the_same_shards(
     tiny_target: Any, prompts: TemplatePrompts, tmp_path: Path
 ) -> None:
@@ -110,3 +120,45 @@ def test_samples_of_other_settings_are_refused(prompts: TemplatePrompts, tmp_pat
 
 def _itself(sampler: BatchSampler) -> BatchSampler:
     return sampler
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b"{", b"\xff", b"[" * 100_000])
+def test_settings_that_are_damaged_are_named(prompts: TemplatePrompts, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "settings.json").write_bytes(content)
+    with pytest.raises(EdgepipeError, match=r"settings\.json is damaged: give another --work"):
+        SampleShards(tmp_path, SETTINGS, prompts)
+
+
+class Lengths:
+    """Prompts as long as they are told to be, in turn."""
+
+    name = "built-in"
+
+    def __init__(self, *lengths: int) -> None:
+        self.lengths = lengths
+
+    def turns(self, index: int, held_out: bool) -> tuple[list[int], ...]:
+        return ([5 + index % 7] * self.lengths[index % len(self.lengths)],)
+
+
+def test_prompts_that_leave_no_room_are_left_out(tiny_target: Any, tmp_path: Path) -> None:
+    """Of a capacity of 30 tokens one must be left for the answer; then it is the same as if the others were not."""
+    sampler = tiny_target.sampler(batch=3, capacity=30)
+    shards = SampleShards(tmp_path, SETTINGS, Lengths(29, 30, 31, 5000, 0, 3))
+    with pytest.warns(EdgepipeWarning, match=r"^4 of 6 prompts \(built-in\) .* within 30 tokens: they are left out$"):
+        (samples,) = shards.take(1, lambda: sampler)
+    assert [np.flatnonzero(sample.written)[0] for sample in samples] == [29, 3]
+    assert samples[0].tokens.size == 30
+    again = sampler.run([shards._request(0, False), shards._request(5, False)], SETTINGS.max_answer)
+    for one, other in zip(samples, again, strict=True):
+        assert np.array_equal(one.tokens, other.tokens)
+
+
+@pytest.mark.parametrize("length", [0, 30, 999])
+def test_prompts_of_which_none_leaves_room_are_an_error(tiny_target: Any, tmp_path: Path, length: int) -> None:
+    sampler = tiny_target.sampler(batch=3, capacity=30)
+    shards = SampleShards(tmp_path, SETTINGS, Lengths(length))
+    for sample in (lambda: list(shards.take(1, lambda: sampler)), lambda: shards.held_out(lambda: sampler)):
+        with pytest.raises(RecipeError, match="prompts .* within 30 tokens: give shorter ones"):
+            sample()
+    assert [path.name for path in tmp_path.iterdir()] == ["settings.json"]

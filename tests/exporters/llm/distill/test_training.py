@@ -182,5 +182,16 @@ def test_a_damaged_checkpoint_is_named(start: Callable[..., Training], tmp_path:
         start("a")
 
 
+def test_a_bit_that_flipped_is_noticed(start: Callable[..., Training], tmp_path: Path) -> None:
+    """In weights, where torch reads on."""
+    start("a").run(silent)
+    path = tmp_path / "a"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(EdgepipeError, match="a is damaged: remove it"):
+        start("a")
+
+
 def test_the_state_is_json(start: Callable[..., Training]) -> None:
     assert json.dumps(start("a").run(silent).evaluations)
