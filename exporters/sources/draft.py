@@ -31,6 +31,8 @@ EMBEDDINGS, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 class DraftWeights(DecoderWeights):
     """A decoder from a draft folder (`edgepipe.exporters.llm.draft_folder`)."""
 
+    output_token_ids: np.ndarray
+
     def __init__(self, draft: DraftFolder, target: DecoderWeights, name: str | None = None) -> None:
         """Check that ``target`` is one that the draft can guess for.
 
