@@ -7,21 +7,29 @@ it is multiplied with it: the decoder computes the same.
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from edgepipe.errors import MissingExtra
+from edgepipe.exporters.llm.distill.prompt_words import PASSAGES
 from edgepipe.exporters.llm.torch_decoder import DecoderLayer, RMSNorm, layer_parts, layer_state
 from edgepipe.exporters.sources.weights import DecoderWeights
 from edgepipe.runtimes.llm.rope import cos_sin_tables
 
+try:
+    import torch
+    from tokenizers import Tokenizer
+    from torch import Tensor
+except ImportError as missing:
+    raise MissingExtra(missing.name or "torch", "export") from missing
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# Random tokens will do: which channels are large is a matter of the weights far more than of the text.
+# Of prose that channels are measured on. Random tokens are no match for it: they make channels large that it does not.
 _TOKENS = 256
 _SMALLEST = 1e-5
 
@@ -67,9 +75,10 @@ class SmoothedWeights(DecoderWeights):
     def _calibrate(self) -> None:
         """Run the decoder layer by layer, and set every matrix' factors."""
         spec, weights = self.spec, self._weights
-        count = min(_TOKENS, spec.context_length)
+        tokens = _prose(weights)
+        count = len(tokens)
         table = weights.tensor("model.embed_tokens.weight")
-        hidden = torch.from_numpy(table[np.random.default_rng(0).integers(0, spec.vocab_size, count)])
+        hidden = torch.from_numpy(table[tokens])
         cos, sin = map(torch.from_numpy, cos_sin_tables(spec, count))
         mask = torch.full((count, count), -1e30).triu(1)
         no_slots = torch.zeros(spec.num_kv_heads, 0, spec.head_dim)
@@ -82,7 +91,7 @@ class SmoothedWeights(DecoderWeights):
         for index in range(spec.num_layers):
             layer.load_state_dict(layer_state(weights, index), assign=True)
             hidden = layer(hidden, cos, sin, mask, no_slots, no_slots)[0]
-            factors = {name: _factors(peaks, layer.get_submodule(name).weight) for name, peaks in largest.items()}
+            factors = {name: _factors(peaks, layer.get_parameter(f"{name}.weight")) for name, peaks in largest.items()}
             self._smooth(f"model.layers.{index}.input_layernorm", layer_parts(index, "qkv.weight"), factors["qkv"])
             norm, gate_up = f"model.layers.{index}.post_attention_layernorm", layer_parts(index, "gate_up.weight")
             self._smooth(norm, gate_up, factors["gate_up"])
@@ -90,10 +99,10 @@ class SmoothedWeights(DecoderWeights):
             up = f"model.layers.{index}.mlp.up_proj"
             self._rows |= dict.fromkeys((f"{up}.weight", f"{up}.bias"), 1 / factors["down"])
 
-        norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
-        norm.weight.copy_(torch.from_numpy(weights.tensor("model.norm.weight")))
+        last_norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
+        last_norm.weight.copy_(torch.from_numpy(weights.tensor("model.norm.weight")))
         head = table if spec.tied_embeddings else weights.tensor("lm_head.weight")
-        factor = _factors(_peaks(norm(hidden)), torch.from_numpy(head))
+        factor = _factors(_peaks(last_norm(hidden)), torch.from_numpy(head))
         matrix = "model.embed_tokens.weight" if spec.tied_embeddings else "lm_head.weight"
         self._smooth("model.norm", [matrix], factor)
         self.table_factors = 1 / factor if spec.tied_embeddings else None
@@ -102,6 +111,15 @@ class SmoothedWeights(DecoderWeights):
         self._columns |= dict.fromkeys(matrices, factors)
         if norm is not None:
             self._columns[f"{norm}.weight"] = 1 / factors
+
+
+def _prose(weights: DecoderWeights) -> list[int]:
+    """Tokens of prose, as many as fit the model's context."""
+    with tempfile.TemporaryDirectory() as folder:
+        weights.save_tokenizer(Path(folder))
+        tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
+    ids: list[int] = tokenizer.encode(" ".join(PASSAGES)).ids
+    return ids[: min(_TOKENS, weights.spec.context_length)]
 
 
 def _peaks(activations: Tensor) -> Tensor:

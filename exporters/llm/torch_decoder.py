@@ -83,7 +83,7 @@ class DecoderLayer(nn.Module):
         hidden = hidden + self.o(attended)
         gate, up = self.gate_up(self.post_attention_norm(hidden)).split(self.spec.intermediate_size, dim=-1)
         hidden = hidden + self.down(functional.silu(gate) * up)
-        return (hidden, new_keys, new_values, mass) if self.scored else (hidden, new_keys, new_values)
+        return (hidden, new_keys, new_values) if mass is None else (hidden, new_keys, new_values, mass)
 
     def _project(self, normed: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries ``[Hkv, G * S, D]`` (heads of a group one after another), new rows of keys and values."""
