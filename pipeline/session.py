@@ -231,7 +231,14 @@ class Session:
         slots = min(budget, max(total_tokens, 2 * newest))
         if cache.policy == "window":
             if not 0 <= cache.sinks <= budget - newest:
-                raise RecipeError(f"sinks is {cache.sinks}: expected at most {budget - newest} of a budget of {budget}")
+                if cache == self.options.cache:
+                    expected = f"expected at most {budget - newest} of a budget of {budget}"
+                    raise RecipeError(f"sinks is {cache.sinks}: {expected}")
+                flag = "--draft-budget" if cache == self.options.draft_cache else "--budget"
+                raise RecipeError(
+                    f"the draft's window of {budget} tokens begins with {cache.sinks} sinks: at gamma "
+                    f"{self.options.gamma} give {flag} {cache.sinks + newest} or more, or --drafter lookup"
+                )
             policy = load(POLICIES["window"])(slots, cache.sinks)
             return policy
         recent = budget // 2 if cache.recent is None else cache.recent

@@ -73,8 +73,10 @@ class DraftFolder:
             raise UnsupportedModel(f"{folder} has no {TENSORS}: distil the draft again")
         try:
             with safe_open(path, framework="pt") as file:
-                names = [name for name in list(file.keys()) if name != TOKEN_IDS and not name.endswith(_SCALE)]
+                stored = set(file.keys())
+                names = [name for name in sorted(stored) if name != TOKEN_IDS and not name.endswith(_SCALE)]
                 self.shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+                self._scaled = {name for name in names if _is_scaled(path, file, stored, name)}
                 ids = file.get_tensor(TOKEN_IDS).numpy()
         except (SafetensorError, OSError) as damage:
             raise _damaged(path, str(damage)) from damage
@@ -93,9 +95,9 @@ class DraftFolder:
         try:
             with safe_open(path, framework="pt") as file:
                 values = file.get_tensor(name).to(torch.float32, copy=True)
-                if name + _SCALE in set(file.keys()):
+                if name in self._scaled:
                     values *= file.get_tensor(name + _SCALE).to(torch.float32)[:, None]
-        except (SafetensorError, OSError, RuntimeError) as damage:  # RuntimeError: scales of another count
+        except (SafetensorError, OSError) as damage:
             raise _damaged(path, str(damage)) from damage
         result: np.ndarray = values.numpy()
         return result
@@ -185,6 +187,21 @@ def _check_ids(path: Path, ids: np.ndarray, config: dict[str, Any]) -> None:
         raise _damaged(path, f"{TOKEN_IDS} is {ids.dtype} {list(ids.shape)}, expected int32 [{size}]")
     if ids[0] < 0 or ids[-1] >= end or (np.diff(ids) <= 0).any():
         raise _damaged(path, f"{TOKEN_IDS} are not ascending ids from 0 to {end - 1}")
+
+
+def _is_scaled(path: Path, file: Any, stored: set[str], name: str) -> bool:
+    """Whether a tensor is stored as codes with scales; refused if neither so nor as floating-point."""
+    codes, scales = file.get_slice(name), name + _SCALE
+    if scales not in stored:
+        if codes.get_dtype() not in ("F32", "F16", "BF16"):
+            raise _damaged(path, f"{name} is {codes.get_dtype()} without {scales}, expected F32")
+        return False
+    factors = file.get_slice(scales)
+    shape, count = codes.get_shape(), factors.get_shape()
+    if (codes.get_dtype(), factors.get_dtype()) != ("I8", "F16") or len(shape) != 2 or count != shape[:1]:
+        found = f"{name} is {codes.get_dtype()} {shape}, {scales} is {factors.get_dtype()} {count}"
+        raise _damaged(path, f"{found}: expected I8 [rows, columns] and F16 [rows]")
+    return True
 
 
 def _damaged(path: Path, reason: str) -> UnsupportedModel:

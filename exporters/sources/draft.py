@@ -46,6 +46,11 @@ class DraftWeights(DecoderWeights):
         self._name = name or draft.folder.resolve().name
         self._config, architecture = read_config(draft.folder, self._name)
         spec, notes = spec_from_config(self._config, architecture, self._name, target.spec.eos_token_ids)
+        if not isinstance(self._config, getattr(transformers, architecture).config_class):
+            raise UnsupportedModel(
+                f"{draft.folder / CONFIG} is damaged: model_type is {self._config.model_type}, architectures is "
+                f"{architecture}; distil the draft again"
+            )
         for size in ("vocab_size", "hidden_size"):
             found, expected = getattr(spec, size), getattr(target.spec, size)
             if found != expected:

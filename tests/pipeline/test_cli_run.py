@@ -262,6 +262,7 @@ def test_an_answer_of_the_length_that_just_fits_ends_by_its_length(edgepipe: Any
         (["x", "--policy", "h2o", "--budget", "64", "--recent", "65"], 1, "at most the budget"),
         (["x", "--policy", "window", "--budget", "64", "--recent", "8"], 1, "recent belongs to policy h2o"),
         (["x", "--policy", "window", "--budget", "20", "--sinks", "100"], 1, "sinks is 100: expected at most 19"),
+        (["x", "--policy", "h2o", "--budget", "5", "--drafter", "model", "--gamma", "1"], 1, "give --budget 6 or more"),
         (["x", "-n", "99999999999999", "--policy", "window", "--budget", "50%"], 1, "smaller --budget"),
         (["x", "--policy", "window", "--budget", "1"], 1, "give --budget 2 or more"),
         (["x", "--gamma", "1000000000"], 1, "gamma is 1000000000: expected 1 to 1024, or auto"),
@@ -292,6 +293,11 @@ def test_mistakes_are_one_line_with_what_to_type(
     assert said in err
     if code == 1:
         assert len(err.splitlines()) == 1
+
+
+def test_the_budget_that_the_drafts_window_asks_for_is_enough(edgepipe: Any, tiny_bundle: Path) -> None:
+    flags = ["--policy", "h2o", "--drafter", "model", "--gamma", "1", "-n", "9"]
+    assert edgepipe(tiny_bundle, "x", *flags, "--budget", "6")[0] == 0
 
 
 def test_a_prompt_that_is_not_text(edgepipe: Any, tiny_bundle: Path, tmp_path: Path) -> None:

@@ -94,8 +94,8 @@ def test_the_bundle_says_what_it_is(exported: tuple[Path, ...]) -> None:
     assert draft["kind"] == "head"
     assert draft["spec"]["num_layers"] == 1
     assert draft["spec"]["output_vocab_size"] == 120
-    assert manifest["validation"]["draft"]["plain"]["max_abs_logit"] < 2e-3
-    assert manifest["validation"]["draft"]["scored"]["top1_agreement"] > 0.99
+    assert manifest["validation"]["draft"]["formats"]["onnx"]["plain"]["max_abs_logit"] < 2e-3
+    assert manifest["validation"]["draft"]["formats"]["onnx"]["scored"]["top1_agreement"] > 0.99
     assert "guesses 120 of" in (exported[0] / "README.md").read_text()
 
 
@@ -172,4 +172,29 @@ def test_a_head_that_lost_a_tensor_is_refused(tiny_model: TinyModel, tiny_draft:
     del tensors["model.feature_norm.weight"]
     save_file(tensors, tmp_path / "draft/model.safetensors")
     with pytest.raises(UnsupportedModel, match="model.feature_norm.weight is missing, expected"):
+        edgepipe.export(pair(tiny_model("llama"), tmp_path / "draft"), tmp_path / "bundle")
+
+
+def test_what_more_is_stored_is_not_read(tiny_model: TinyModel, tiny_draft: TinyModel, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    shutil.copytree(tiny_draft("llama", kind="head"), tmp_path / "draft")
+    tensors = load_file(tmp_path / "draft/model.safetensors")
+    tensors["mine"] = np.ones(3, np.float32)
+    save_file(tensors, tmp_path / "draft/model.safetensors")
+    edgepipe.export(
+        pair(tiny_model("llama"), tmp_path / "draft"), tmp_path / "bundle"
+    )  # which compares with the source
+
+
+@pytest.mark.parametrize("kind", ["decoder", "head"])
+def test_a_configuration_of_another_architecture_is_refused(
+    tiny_model: TinyModel, tiny_draft: TinyModel, tmp_path: Path, kind: str
+) -> None:
+    shutil.copytree(tiny_draft("llama", kind=kind), tmp_path / "draft")
+    path = tmp_path / "draft/config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": "bert"}))
+    with pytest.raises(
+        UnsupportedModel, match="damaged: model_type is bert, architectures is LlamaForCausalLM; distil"
+    ):
         edgepipe.export(pair(tiny_model("llama"), tmp_path / "draft"), tmp_path / "bundle")

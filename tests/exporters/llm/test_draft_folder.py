@@ -113,3 +113,31 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(UnsupportedModel, match="has no model.safetensors"):
         read_draft(tmp_path)
+
+
+Q = "model.layers.0.self_attn.q_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({f"{Q}_scale": None}, "is I8 without .*_scale, expected F32"),
+        ({Q: np.zeros((8, 64), np.int64), f"{Q}_scale": None}, "is I64 without"),
+        ({Q: np.zeros((8, 64), bool), f"{Q}_scale": None}, "is BOOL without"),
+        ({Q: np.zeros((8, 64), np.float32)}, "is F32 .*expected I8"),
+        ({f"{Q}_scale": np.ones(7, np.float16)}, r"F16 \[7\]: expected I8 \[rows, columns\] and F16 \[rows\]"),
+        ({f"{Q}_scale": np.ones(1, np.float16)}, r"F16 \[1\]: expected"),
+        ({f"{Q}_scale": np.ones((8, 1), np.float16)}, r"F16 \[8, 1\]: expected"),
+        ({f"{Q}_scale": np.ones(8, np.int32)}, r"I32 \[8\]: expected"),
+    ],
+)
+def test_codes_are_not_taken_for_weights(tmp_path: Path, changes: dict[str, np.ndarray | None], reason: str) -> None:
+    """Nor scales of another kind or count for theirs."""
+    from safetensors.numpy import load_file, save_file
+
+    write_draft(tmp_path, CONFIG, tensors())
+    stored = {**load_file(tmp_path / "model.safetensors"), **changes}
+    save_file({name: values for name, values in stored.items() if values is not None}, tmp_path / "model.safetensors")
+    with pytest.raises(UnsupportedModel, match=f"model.safetensors is damaged: .*{reason}") as refusal:
+        read_draft(tmp_path)
+    assert "\n" not in str(refusal.value)
