@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterable
 
 import numpy as np
@@ -52,6 +53,9 @@ class HeadDraft(torch.nn.Module):
         config.vocab_size, config.pad_token_id = 1, None  # embeddings are looked up here
         self.decoder = AutoModel.from_config(config, attn_implementation="sdpa").float()
         self.decoder.embed_tokens.weight.requires_grad_(False)
+        # Transformers has renamed it.
+        takes = inspect.signature(self.decoder.forward).parameters
+        self.cache_name = "cache" if "cache" in takes else "past_key_values"
         norm, hidden = self.decoder.norm, weights.spec.hidden_size
         self.embedding_norm = type(norm)(hidden, weights.spec.rms_norm_eps)
         self.feature_norm = type(norm)(hidden, weights.spec.rms_norm_eps)
@@ -94,8 +98,8 @@ class HeadDraft(torch.nn.Module):
                 inputs_embeds=self.fc(torch.cat(inputs, -1)),
                 attention_mask=unrolled_mask(rows, step),
                 position_ids=positions,
-                past_key_values=cache,
                 use_cache=True,
+                **{self.cache_name: cache},
             )
             predicted.append(output.last_hidden_state)
             known = torch.nn.functional.pad(predicted[-1][:, :-1], (0, 0, 1, 0))

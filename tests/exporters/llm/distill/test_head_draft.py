@@ -43,6 +43,7 @@ def reference(draft: HeadDraft, source: Any, config: Any) -> tuple[HeadModel, li
     return model.eval(), features
 
 
+@pytest.mark.filterwarnings("error::FutureWarning")  # users would see it
 def test_a_step_sees_what_it_sees_when_drafting(tiny_model: Callable[..., Path], architecture: str) -> None:
     """One row at a time: true features up to there, then the head's own, all fed anew for every guess."""
     folder = tiny_model(architecture, dtype="bfloat16")
