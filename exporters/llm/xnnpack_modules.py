@@ -31,6 +31,12 @@ class Matrix(nn.Module):
     Inputs of one with codes are quantised to int8 by `quantized_inputs`, once for all layers that read them.
     """
 
+    weight: Tensor
+    codes: Tensor
+    scales: Tensor
+    zero_points: Tensor
+    bias: Tensor | None
+
     def __init__(self, name: str, rows: int, columns: int, precisions: Precisions, biased: bool = False) -> None:
         """``name`` in Hugging Face's terms."""
         super().__init__()
@@ -93,6 +99,9 @@ def quantized_inputs(inputs: Tensor, *readers: Matrix) -> Tensor:
 class Norm(nn.Module):
     """Root mean square norm of rows (Zhang and Sennrich 2019)."""
 
+    weight: Tensor
+    mean: Tensor
+
     def __init__(self, name: str, size: int, epsilon: float) -> None:
         """``name`` in Hugging Face's terms."""
         super().__init__()
@@ -115,6 +124,8 @@ class Norm(nn.Module):
 
 class Embeddings(nn.Module):
     """The rows of a table: float32, or int8 with a scale a row; and of smoothed weights, one a column."""
+
+    column_scales: Tensor | None
 
     def __init__(self, spec: DecoderSpec, precisions: Precisions) -> None:
         super().__init__()
@@ -154,13 +165,14 @@ class Part(nn.Module):
         """Of all matrices. Two parts of a kind and of the same precisions differ in their weights only."""
         return tuple(module.precision for module in self.modules() if isinstance(module, Matrix))
 
-    def outline(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Tensors of the shapes that ``forward`` gives, without computing anything."""
-        raise NotImplementedError
+    # Takes what ``forward`` takes, and gives tensors of the same shapes without computing anything.
+    outline: Callable[..., tuple[Tensor, ...]]
 
 
 class BeforeAttention(Part):
     """The first part of a layer: its norm, the projections, and RoPE."""
+
+    turn: Tensor
 
     def __init__(self, spec: DecoderSpec, layer: int, precisions: Precisions) -> None:
         super().__init__()
