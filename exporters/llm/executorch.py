@@ -38,10 +38,12 @@ except ImportError as missing:
     raise MissingExtra("executorch", "export") from missing
 
 FILE = "executorch/model.pte"
-# Tokens, and rows of logits, of one run at most: the runtime sets memory aside for them.
-WIDEST, MOST_LOGITS = 128, 32
-# Bytes of one layer's attention weights at most, which set a limit to the tokens of a scored run.
-SCORES_BYTES = 2**24
+# Of one run at most: tokens, tokens with scores, and rows of logits. The runtime sets memory aside for them.
+WIDEST, WIDEST_SCORED, MOST_LOGITS = 128, 32, 32
+# Slots of a plain cache at most, or the model's context. A limit there must be, and this one costs nothing.
+MOST_SLOTS = 2**16
+# Bytes of one layer's attention weights at most, which set a limit to the slots of a scored cache.
+SCORES_BYTES = 2**25
 
 Progress = Callable[[float, str], None]
 
@@ -67,14 +69,18 @@ def write_executorch(
         progress(0, "smoothing")
         weights = SmoothedWeights(weights)
     precisions = Precisions(weights, recipe)
-    slots = spec.context_length + WIDEST
-    examples = Examples(spec, WIDEST, MOST_LOGITS, slots)
+    slots = max(MOST_SLOTS, spec.context_length) + WIDEST
+    scored_slots = min(slots, SCORES_BYTES // (4 * spec.num_heads * WIDEST_SCORED))
+    examples = {
+        "plain": Examples(spec, WIDEST, MOST_LOGITS, slots),
+        "scored": Examples(spec, WIDEST_SCORED, MOST_LOGITS, scored_slots),
+    }
     lowering = Lowering()
 
     def delegate(part: Part) -> Any:
         part.load(weights)
         with no_output(), torch.no_grad():
-            return lowering.lower(part.eval(), *examples.of(list(inspect.signature(part.forward).parameters)))
+            return lowering.lower(part.eval(), *examples["plain"].of(list(inspect.signature(part.forward).parameters)))
 
     delegates = []
     for index, part in enumerate(decoder_parts(spec, precisions)):
@@ -86,12 +92,10 @@ def write_executorch(
         "plain": PlainMethod(embeddings, delegates),
         "scored": ScoredMethod(embeddings, delegates, delegate(AttentionWeights(spec))),
     }
-    narrower = max(1, min(WIDEST, SCORES_BYTES // (4 * spec.num_heads * slots)))
     programs = {}
     for index, (name, method) in enumerate(methods.items()):
         progress(0.6 + 0.1 * index, f"{name} method")
-        sizes = Examples(spec, narrower if name == "scored" else WIDEST, MOST_LOGITS, slots)
-        arguments, shapes = sizes.of(list(inspect.signature(method.forward).parameters))
+        arguments, shapes = examples[name].of(list(inspect.signature(method.forward).parameters))
         with no_output(), torch.no_grad():
             programs[name] = torch.export.export(method.eval(), arguments, dynamic_shapes=shapes)
     progress(0.8, "program")

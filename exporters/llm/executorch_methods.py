@@ -141,7 +141,7 @@ class Examples:
         spec = self.spec
         layers, heads, channels = spec.num_layers, spec.num_kv_heads, spec.head_dim
         group = spec.num_heads // heads
-        width, slots = 7, 300  # no two sizes the same, and none of them 1
+        width, slots = 7, 19  # torch.export takes a size of 1 for one that is always so
         if name in ("tokens", "logit_rows"):
             length, size = (width, self._tokens) if name == "tokens" else (3, self._logits)
             return torch.zeros(length, dtype=torch.int64), {0: size}

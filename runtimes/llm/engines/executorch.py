@@ -22,6 +22,8 @@ from edgepipe.runtimes.vision.engines.quiet import quiet
 
 # Index of the first layer's keys among the inputs.
 _CACHE = 5
+# Bytes of the attention weights of one run, about: fewer tokens go through at once where the cache is large.
+_SCORES_BYTES = 2**26
 # Added to the scores of slots that a token must not see: their softmax is 0, and nothing becomes NaN.
 HIDDEN = np.float32(-1e30)
 
@@ -93,6 +95,8 @@ class ExecuTorchDecoder:
             )
         check_tokens(tokens, self.spec)
         step = self._widest if last_only else min(self._widest, self._most_logits)
+        if self.scored:
+            step = min(step, max(1, _SCORES_BYTES // (4 * self.spec.num_layers * self.spec.num_heads * cache.capacity)))
         found = []
         for start in range(0, len(tokens), step):
             piece = tokens[start : start + step]
