@@ -39,11 +39,11 @@ except ImportError as missing:
 
 FILE = "executorch/model.pte"
 # Of one run at most: tokens, tokens with scores, and rows of logits. The runtime sets memory aside for them.
-WIDEST, WIDEST_SCORED, MOST_LOGITS = 128, 32, 32
+WIDEST, WIDEST_SCORED, MOST_LOGITS = 128, 16, 32
 # Slots of a plain cache at most, or the model's context. A limit there must be, and this one costs nothing.
 MOST_SLOTS = 2**16
 # Bytes of one layer's attention weights at most, which set a limit to the slots of a scored cache.
-SCORES_BYTES = 2**25
+SCORES_BYTES = 2**24
 
 Progress = Callable[[float, str], None]
 
@@ -75,12 +75,15 @@ def write_executorch(
         "plain": Examples(spec, WIDEST, MOST_LOGITS, slots),
         "scored": Examples(spec, WIDEST_SCORED, MOST_LOGITS, scored_slots),
     }
+    smallest = Examples(spec, 8, 4, 32)
     lowering = Lowering()
 
     def delegate(part: Part) -> Any:
         part.load(weights)
+        names = list(inspect.signature(part.forward).parameters)
+        _, at_first = smallest.of(names)
         with no_output(), torch.no_grad():
-            return lowering.lower(part.eval(), *examples["plain"].of(list(inspect.signature(part.forward).parameters)))
+            return lowering.lower(part.eval(), *examples["plain"].of(names), at_first)
 
     delegates = []
     for index, part in enumerate(decoder_parts(spec, precisions)):

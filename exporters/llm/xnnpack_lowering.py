@@ -31,17 +31,21 @@ class Lowering:
     def __init__(self) -> None:
         self._programs: dict[tuple[Any, ...], tuple[ExportedProgram, ExportedProgram]] = {}
 
-    def lower(self, part: Part, arguments: Sequence[Tensor], shapes: Sequence[Any]) -> LoweredBackendModule:
+    def lower(
+        self, part: Part, arguments: Sequence[Tensor], shapes: Sequence[Any], at_first: Sequence[Any]
+    ) -> LoweredBackendModule:
         """``part``, with its weights, as a delegate.
 
         Args:
             part: a module whose weights are all buffers.
             arguments: examples for its forward. No two may be the same tensor: they would become one.
             shapes: of each argument, the sizes that may be others than the example's, in torch.export's terms.
+            at_first: likewise, with the largest sizes that each delegate of the loaded program has memory for. It takes
+                more when it meets larger ones.
         """
         kind = type(part), part.precisions()
         if kind not in self._programs:
-            exported = torch.export.export(part, tuple(arguments), dynamic_shapes=tuple(shapes))
+            exported = torch.export.export(part, tuple(arguments), dynamic_shapes=tuple(at_first))
             edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
             program = XNNPACKPassManager(edge.exported_program()).transform()
             for node in program.graph.nodes:
