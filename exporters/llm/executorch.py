@@ -23,13 +23,13 @@ try:
 
         from edgepipe.exporters.llm.executorch_methods import Examples, PlainMethod, ScoredMethod, forget_mutations
         from edgepipe.exporters.llm.smooth import SmoothedWeights
+        from edgepipe.exporters.llm.xnnpack_layers import Embeddings
         from edgepipe.exporters.llm.xnnpack_lowering import Lowering
         from edgepipe.exporters.llm.xnnpack_modules import (
             AfterAttention,
             AttentionWeights,
             BeforeAttention,
             BetweenAttentions,
-            Embeddings,
             Head,
             Part,
         )

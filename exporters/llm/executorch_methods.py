@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, OutputKind
 
-from edgepipe.exporters.llm.xnnpack_modules import Embeddings
+from edgepipe.exporters.llm.xnnpack_layers import Embeddings
 from edgepipe.runtimes.llm.spec import DecoderSpec
 
 

@@ -65,7 +65,7 @@ def write_tflite(
             graph.build(table, layers, head)
         progress(0.95, "file")
         size = model.save(f"edgepipe {spec.architecture}")
-    return FormatReport({"plain": FILE, "scored": FILE}, store.precision(), size, store.notes())
+    return FormatReport({"plain": FILE, "scored": FILE}, store.precisions.report(), size, store.precisions.notes())
 
 
 class _Traces:

@@ -6,7 +6,6 @@ positive scales, and quantises the other factor to int8 row by row as it goes.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -20,14 +19,11 @@ from edgepipe.exporters.llm.smooth import SmoothedWeights
 from edgepipe.exporters.llm.tflite_model import Parameter, TFLiteModel
 from edgepipe.exporters.llm.tflite_trace import schema
 from edgepipe.exporters.llm.torch_decoder import layer_parameters, layer_parts
+from edgepipe.exporters.llm.xnnpack_weights import Precisions, quantize_rows
 from edgepipe.exporters.sources.weights import DecoderWeights
 
-# The shortest block of XNNPACK's int4 products; longer ones are multiples of it.
-SMALLEST_BLOCK = 32
-_FLOATS = ("F32", "F16", "BF16")
 _SMALLEST_SCALE = np.float32(np.finfo(np.float16).smallest_normal)
 _PART_OF = {"qkv": "attention", "o": "attention", "gate_up": "mlp", "down": "mlp"}
-_NAMES = {bits: name for name, bits in BITS.items()}
 
 
 class Table(NamedTuple):
@@ -47,26 +43,13 @@ class WeightStore:
         self.weights = weights if recipe.precision == "fp32" else SmoothedWeights(weights)
         self.recipe = recipe
         self.model = model
-        self._bits: defaultdict[str, set[int]] = defaultdict(set)
-        self._kept_at_8: set[str] = set()
+        self.precisions = Precisions(self.weights, recipe)
         self._table: Parameter | None = None
-
-    def precision(self) -> dict[str, str]:
-        """By part of the decoder, for example ``"int4"``, or ``"int4+int8"`` where layers differ."""
-        return {part: "+".join(sorted(_NAMES[bits] for bits in found)) for part, found in self._bits.items()}
-
-    def notes(self) -> tuple[str, ...]:
-        """Sentences for the export report."""
-        if not self._kept_at_8:
-            return ()
-        kinds = ", ".join(sorted(self._kept_at_8))
-        return (f"TFLite cannot hold {kinds} blocks: such tensors are int8, since rounding to 4 bits twice loses more",)
 
     def table(self) -> Table:
         """The embedding table."""
         name = "model.embed_tokens"
-        precision = self.recipe.head if self.recipe.head == "fp32" else "int8"
-        table = self._table = self._matrix("embeddings", name, [f"{name}.weight"], precision)
+        table = self._table = self._matrix("embeddings", name, [f"{name}.weight"])
         factors = self.weights.table_factors if isinstance(self.weights, SmoothedWeights) else None
         column_scales = None if factors is None else self.model.store(f"{name}.column_scales", factors[None])
         if table.scales is None:
@@ -81,7 +64,7 @@ class WeightStore:
             parts, module = layer_parts(index, name), name.removesuffix(".weight")
             full_name = f"model.layers.{index}.{name}"
             if module in _PART_OF:
-                parameters[name] = self._matrix(_PART_OF[module], full_name, parts, self.recipe.precision)
+                parameters[name] = self._matrix(_PART_OF[module], full_name, parts)
             else:
                 parameters[name] = self.model.store(full_name, self._joined(parts))
         return parameters
@@ -90,47 +73,28 @@ class WeightStore:
         """The parameters of a `edgepipe.exporters.llm.torch_decoder.OutputHead`."""
         name = "lm_head.weight"
         tensor = "model.embed_tokens.weight" if self.weights.spec.tied_embeddings else name
-        precision = "int8" if self.recipe.head == "auto" else self.recipe.head
-        if self.weights.spec.tied_embeddings and precision != "int4":
+        precision = self.precisions.of("head", [tensor], self.weights.spec.hidden_size)
+        if self.weights.spec.tied_embeddings and precision.bits != BITS["int4"]:
             assert self._table is not None
             head = self._table
-            self._bits["head"] = self._bits["embeddings"]
         else:
-            head = self._matrix("head", name, [tensor], precision)
+            head = self._matrix("head", name, [tensor])
         return {"norm.weight": self.model.store("model.norm.weight", self._joined(["model.norm.weight"])), name: head}
 
     def _joined(self, tensors: Sequence[str]) -> np.ndarray:
         return np.concatenate([self.weights.tensor(tensor) for tensor in tensors])
 
-    def _matrix(self, part: str, name: str, tensors: Sequence[str], precision: str) -> Parameter:
+    def _matrix(self, part: str, name: str, tensors: Sequence[str]) -> Parameter:
         weight = self._joined(tensors)
-        bits = self._choose_bits(tensors, precision)
-        if bits == 4 and weight.shape[1] % SMALLEST_BLOCK:
-            bits = 8
-        self._bits[part].add(bits)
-        if bits == 8:
-            return self._rows_of_int8(name, weight)
-        return self._blocks_of_int4(name, weight) if bits == 4 else self.model.store(name, weight)
+        precision = self.precisions.of(part, tensors, weight.shape[1])
+        if precision.bits == BITS["fp32"]:
+            return self.model.store(name, weight)
+        if precision.bits == BITS["int4"]:
+            return self._blocks_of_int4(name, weight, precision.block_size)
+        codes, scales = quantize_rows(weight, precision)
+        return self.model.store(name, codes, scales=scales[:, 0])
 
-    def _choose_bits(self, tensors: Sequence[str], precision: str) -> int:
-        """Left to us, what a GGUF has rounded already is not rounded to 4 bits again, and all else is."""
-        if precision != "auto":
-            return BITS[precision]
-        kinds = {kind for tensor in tensors if (kind := self.weights.gguf_type(tensor)) and kind not in _FLOATS}
-        self._kept_at_8 |= kinds
-        return 8 if kinds else 4
-
-    def _rows_of_int8(self, name: str, weight: np.ndarray) -> Parameter:
-        matrix = quantize(weight, 8, weight.shape[1], symmetric=True, positive_scales=True)
-        # Without -128: LiteRT's own kernels count on it.
-        codes = np.maximum(matrix.packed.reshape(weight.shape), 1).astype(np.int16) - 128
-        scales = np.maximum(matrix.scales[:, 0], np.finfo(np.float32).smallest_normal)
-        return self.model.store(name, codes.astype(np.int8), scales=scales)
-
-    def _blocks_of_int4(self, name: str, weight: np.ndarray) -> Parameter:
-        columns, block_size = weight.shape[1], self.recipe.block_size
-        while columns % block_size:
-            block_size //= 2
+    def _blocks_of_int4(self, name: str, weight: np.ndarray, block_size: int) -> Parameter:
         matrix = quantize(weight, 4, block_size, symmetric=True, positive_scales=True)
         # The file's scales are of half precision. Those that are too small for it grow, and their codes shrink.
         scales = np.maximum(matrix.scales, _SMALLEST_SCALE)

@@ -1,8 +1,7 @@
 """The parts of a decoder between two attentions, in the operators that XNNPACK has for any number of tokens.
 
 `edgepipe.exporters.llm.executorch` lowers each to one delegate; attention is an operator of ExecuTorch's own. XNNPACK
-slices nothing whose size is dynamic, so projections are not fused, means are products with a constant row, and RoPE
-turns channels with a constant matrix.
+slices nothing whose size is dynamic, so projections are not fused, and RoPE turns channels with a constant matrix.
 
 Sizes: S tokens, H query heads, Hkv KV heads, D channels a head, G = H / Hkv.
 """
@@ -16,136 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from edgepipe.exporters.llm.smooth import SmoothedWeights
-from edgepipe.exporters.llm.xnnpack_weights import MatrixPrecision, Precisions, quantize_rows
+from edgepipe.exporters.llm.xnnpack_layers import Matrix, Norm, quantized_inputs
+from edgepipe.exporters.llm.xnnpack_weights import MatrixPrecision, Precisions
 from edgepipe.exporters.sources.weights import DecoderWeights
 from edgepipe.runtimes.llm.spec import DecoderSpec
-
-# Bounds of codes, by their bits.
-_BOUNDS = {4: (-8, 7), 8: (-128, 127)}
-
-
-class Matrix(nn.Module):
-    """A linear layer: float32, or codes with scales.
-
-    Inputs of one with codes are quantised to int8 by `quantized_inputs`, once for all layers that read them.
-    """
-
-    weight: Tensor
-    codes: Tensor
-    scales: Tensor
-    zero_points: Tensor
-    bias: Tensor | None
-
-    def __init__(self, name: str, rows: int, columns: int, precisions: Precisions, biased: bool = False) -> None:
-        """``name`` in Hugging Face's terms."""
-        super().__init__()
-        self.name = name
-        self.precision = precisions.of(name, columns)
-        if self.precision.bits == 32:
-            self.register_buffer("weight", torch.empty(rows, columns))
-        else:
-            blocks = rows, columns // self.precision.block_size
-            self.register_buffer("codes", torch.empty(rows, columns, dtype=torch.int8))
-            self.register_buffer("scales", torch.empty(blocks))
-            self.register_buffer("zero_points", torch.zeros(blocks, dtype=torch.int8))
-        self.register_buffer("bias", torch.empty(rows) if biased else None)
-
-    def load(self, weights: DecoderWeights) -> None:
-        """Read the layer from a source.
-
-        Raises:
-            UnsupportedModel: it is missing, or holds NaN or infinity.
-        """
-        tied = self.name == "lm_head" and weights.spec.tied_embeddings
-        values = weights.tensor(f"{'model.embed_tokens' if tied else self.name}.weight")
-        if self.precision.bits == 32:
-            self.weight = torch.from_numpy(values)
-        else:
-            self.codes, self.scales = map(torch.from_numpy, quantize_rows(values, self.precision))
-        if self.bias is not None:
-            self.bias = torch.from_numpy(weights.tensor(f"{self.name}.bias"))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        if self.precision.bits == 32:
-            return functional.linear(inputs, self.weight, self.bias)
-        from torchao.quantization.quant_primitives import dequantize_affine
-
-        block = [1, self.precision.block_size]
-        bounds = _BOUNDS[self.precision.bits]
-        weight = dequantize_affine(self.codes, block, self.scales, self.zero_points, torch.int8, *bounds)
-        return functional.linear(inputs, weight, self.bias)
-
-
-def quantized_inputs(inputs: Tensor, *readers: Matrix) -> Tensor:
-    """``inputs``, rounded to int8 a token if a reader has codes: XNNPACK then multiplies integers."""
-    if all(reader.precision.bits == 32 for reader in readers):
-        return inputs
-    from torchao.quantization.quant_primitives import (
-        MappingType,
-        choose_qparams_affine,
-        dequantize_affine,
-        quantize_affine,
-    )
-
-    row = [1, inputs.shape[-1]]
-    scale, zero_point = choose_qparams_affine(
-        inputs, MappingType.ASYMMETRIC, row, torch.int8, *_BOUNDS[8], zero_point_dtype=torch.int8
-    )
-    codes = quantize_affine(inputs, row, scale, zero_point, torch.int8, *_BOUNDS[8])
-    return dequantize_affine(codes, row, scale, zero_point, torch.int8, *_BOUNDS[8])
-
-
-class Norm(nn.Module):
-    """Root mean square norm of rows (Zhang and Sennrich 2019)."""
-
-    weight: Tensor
-    mean: Tensor
-
-    def __init__(self, name: str, size: int, epsilon: float) -> None:
-        """``name`` in Hugging Face's terms."""
-        super().__init__()
-        self.name = name
-        self.register_buffer("weight", torch.empty(size))
-        self.register_buffer("mean", torch.full((1, size), 1 / size))
-        self.epsilon = epsilon
-
-    def load(self, weights: DecoderWeights) -> None:
-        """Read the norm from a source.
-
-        Raises:
-            UnsupportedModel: it is missing.
-        """
-        self.weight = torch.from_numpy(weights.tensor(f"{self.name}.weight"))
-
-    def forward(self, rows: Tensor) -> Tensor:
-        return rows * torch.rsqrt(functional.linear(rows * rows, self.mean) + self.epsilon) * self.weight
-
-
-class Embeddings(nn.Module):
-    """The rows of a table: float32, or int8 with a scale a row; and of smoothed weights, one a column."""
-
-    column_scales: Tensor | None
-
-    def __init__(self, spec: DecoderSpec, precisions: Precisions) -> None:
-        super().__init__()
-        self.table = Matrix("model.embed_tokens", spec.vocab_size, spec.hidden_size, precisions)
-        self.register_buffer("column_scales", None)
-
-    def load(self, weights: DecoderWeights) -> None:
-        """Read the table from a source."""
-        self.table.load(weights)
-        if isinstance(weights, SmoothedWeights) and weights.table_factors is not None:
-            self.column_scales = torch.from_numpy(weights.table_factors)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """``[S, hidden_size]`` of int64 ``[S]``."""
-        if self.table.precision.bits == 32:
-            rows = self.table.weight.index_select(0, tokens)
-        else:
-            codes = self.table.codes.index_select(0, tokens)
-            rows = codes.to(torch.float32) * self.table.scales.index_select(0, tokens)
-        return rows if self.column_scales is None else rows * self.column_scales
 
 
 class Part(nn.Module):
@@ -182,9 +55,9 @@ class BeforeAttention(Part):
         attention = f"{prefix}.self_attn"
         self.norm = Norm(f"{prefix}.input_layernorm", size, epsilon)
         rows = spec.num_kv_heads * channels
-        self.q = Matrix(f"{attention}.q_proj", spec.num_heads * channels, size, precisions, spec.qkv_bias)
-        self.k = Matrix(f"{attention}.k_proj", rows, size, precisions, spec.qkv_bias)
-        self.v = Matrix(f"{attention}.v_proj", rows, size, precisions, spec.qkv_bias)
+        self.q = Matrix("attention", f"{attention}.q_proj", spec.num_heads * channels, size, precisions, spec.qkv_bias)
+        self.k = Matrix("attention", f"{attention}.k_proj", rows, size, precisions, spec.qkv_bias)
+        self.v = Matrix("attention", f"{attention}.v_proj", rows, size, precisions, spec.qkv_bias)
         if spec.qk_norm:
             self.q_norm = Norm(f"{attention}.q_norm", channels, epsilon)
             self.k_norm = Norm(f"{attention}.k_norm", channels, epsilon)
@@ -238,11 +111,11 @@ class AfterAttention(Part):
         super().__init__()
         size, inner, self.rows = spec.hidden_size, spec.intermediate_size, spec.num_heads * spec.head_dim
         prefix = f"model.layers.{layer}"
-        self.o = Matrix(f"{prefix}.self_attn.o_proj", size, self.rows, precisions, spec.o_bias)
+        self.o = Matrix("attention", f"{prefix}.self_attn.o_proj", size, self.rows, precisions, spec.o_bias)
         self.norm = Norm(f"{prefix}.post_attention_layernorm", size, spec.rms_norm_eps)
-        self.gate = Matrix(f"{prefix}.mlp.gate_proj", inner, size, precisions, spec.mlp_bias)
-        self.up = Matrix(f"{prefix}.mlp.up_proj", inner, size, precisions, spec.mlp_bias)
-        self.down = Matrix(f"{prefix}.mlp.down_proj", size, inner, precisions, spec.mlp_bias)
+        self.gate = Matrix("mlp", f"{prefix}.mlp.gate_proj", inner, size, precisions, spec.mlp_bias)
+        self.up = Matrix("mlp", f"{prefix}.mlp.up_proj", inner, size, precisions, spec.mlp_bias)
+        self.down = Matrix("mlp", f"{prefix}.mlp.down_proj", size, inner, precisions, spec.mlp_bias)
 
     def forward(self, hidden: Tensor, attended: Tensor) -> tuple[Tensor, ...]:
         """The layer's output ``[S, hidden_size]``, alone; ``attended`` is ``[Hkv, S, G, D]``."""
@@ -280,7 +153,7 @@ class Head(Part):
     def __init__(self, spec: DecoderSpec, precisions: Precisions) -> None:
         super().__init__()
         self.norm = Norm("model.norm", spec.hidden_size, spec.rms_norm_eps)
-        self.lm_head = Matrix("lm_head", spec.num_logits, spec.hidden_size, precisions)
+        self.lm_head = Matrix("head", "lm_head", spec.num_logits, spec.hidden_size, precisions)
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, ...]:
         """Logits ``[R, num_logits]``, alone, of ``hidden`` ``[R, hidden_size]``."""

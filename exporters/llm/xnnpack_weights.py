@@ -1,8 +1,12 @@
-"""How matrices are quantised for XNNPACK: int8 with a scale a row, int4 with a scale a block, all symmetric."""
+"""How matrices are quantised for XNNPACK, which multiplies in ExecuTorch and in LiteRT.
+
+int8 has a scale a row, int4 one a block; all are symmetric, with positive scales.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +20,7 @@ from edgepipe.exporters.sources.weights import DecoderWeights
 SMALLEST_BLOCK = 32
 # Smaller scales are refused: those of rows and blocks of zeros.
 SMALLEST_SCALE = np.float32(1e-30)
-_FLOATS = (None, "F32", "F16", "BF16")
+_FLOATS = ("F32", "F16", "BF16")
 _NAMES = {bits: name for name, bits in BITS.items()}
 
 
@@ -34,18 +38,18 @@ class Precisions:
     def __init__(self, weights: DecoderWeights, recipe: DecoderRecipe) -> None:
         self.weights = weights
         self.recipe = recipe
+        self._asked = {
+            "embeddings": "fp32" if recipe.head == "fp32" else "int8",
+            "head": "int8" if recipe.head == "auto" else recipe.head,
+            "attention": recipe.precision,
+            "mlp": recipe.precision,
+        }
         self._bits: defaultdict[str, set[int]] = defaultdict(set)
         self._kept_at_8: set[str] = set()
 
-    def of(self, name: str, columns: int) -> MatrixPrecision:
-        """Of the linear layer ``name`` in Hugging Face's terms, or of ``lm_head`` or ``model.embed_tokens``."""
-        if name == "model.embed_tokens":
-            part, bits = "embeddings", BITS["fp32" if self.recipe.head == "fp32" else "int8"]
-        elif name == "lm_head":
-            part, bits = "head", BITS["int8" if self.recipe.head == "auto" else self.recipe.head]
-        else:
-            part, bits = "attention" if ".self_attn." in name else "mlp", self._of_body(f"{name}.weight")
-        block_size = columns
+    def of(self, part: str, tensors: Sequence[str], columns: int) -> MatrixPrecision:
+        """Of the matrix that ``tensors`` are joined to, in the decoder's "embeddings", "attention", "mlp" or "head"."""
+        bits, block_size = self._choose_bits(part, tensors), columns
         if bits == BITS["int4"]:
             block_size = self.recipe.block_size
             while columns % block_size:
@@ -55,18 +59,16 @@ class Precisions:
         self._bits[part].add(bits)
         return MatrixPrecision(bits, block_size)
 
-    def _of_body(self, tensor: str) -> int:
+    def _choose_bits(self, part: str, tensors: Sequence[str]) -> int:
         """Left to us, what a GGUF has rounded already is not rounded to 4 bits again, and all else is."""
-        if self.recipe.precision != "auto":
-            return BITS[self.recipe.precision]
-        kind = self.weights.gguf_type(tensor)
-        if kind in _FLOATS:
-            return BITS["int4"]
-        self._kept_at_8.add(str(kind))
-        return BITS["int8"]
+        if (asked := self._asked[part]) != "auto":
+            return BITS[asked]
+        kinds = {kind for tensor in tensors if (kind := self.weights.gguf_type(tensor)) and kind not in _FLOATS}
+        self._kept_at_8 |= kinds
+        return BITS["int8" if kinds else "int4"]
 
     def report(self) -> dict[str, str]:
-        """By part of the decoder, for example ``"int4"``, or ``"int4+int8"`` where layers differ."""
+        """By part, for example ``"int4"``, or ``"int4+int8"`` where layers differ."""
         return {part: "+".join(sorted(_NAMES[bits] for bits in found)) for part, found in self._bits.items()}
 
     def notes(self) -> tuple[str, ...]:

@@ -22,7 +22,8 @@ import torch
 
 from edgepipe.exporters.llm.executorch import decoder_parts, write_executorch
 from edgepipe.exporters.llm.smooth import SmoothedWeights
-from edgepipe.exporters.llm.xnnpack_modules import BeforeAttention, Embeddings, Head
+from edgepipe.exporters.llm.xnnpack_layers import Embeddings
+from edgepipe.exporters.llm.xnnpack_modules import BeforeAttention, Head
 from edgepipe.exporters.llm.xnnpack_weights import MatrixPrecision, Precisions, quantize_rows
 from edgepipe.runtimes.llm.engines.executorch import ExecuTorchDecoder
 from edgepipe.runtimes.llm.rope import cos_sin_tables
@@ -153,9 +154,11 @@ def test_what_a_gguf_has_rounded_is_not_rounded_to_4_bits_again(
 ) -> None:
     weights = blocked_weights(open_source(str(tiny_model("llama"))), {"mlp": "Q4_1", "embed": "Q8_0"})
     precisions = Precisions(weights, DecoderRecipe("tiny"))
-    assert precisions.of("model.layers.0.mlp.up_proj", 64).bits == 8
-    assert precisions.of("model.layers.0.self_attn.q_proj", 64) == MatrixPrecision(4, 32)
-    assert precisions.of("model.layers.0.self_attn.o_proj", 80).bits == 8  # blocks of 16 are too short
+    assert precisions.of("mlp", ["model.layers.0.mlp.up_proj.weight"], 64).bits == 8
+    assert precisions.of("attention", ["model.layers.0.self_attn.q_proj.weight"], 64) == MatrixPrecision(4, 32)
+    assert (
+        precisions.of("attention", ["model.layers.0.self_attn.o_proj.weight"], 80).bits == 8
+    )  # blocks of 16 are too short
     assert precisions.report() == {"mlp": "int8", "attention": "int4+int8"}
     assert "Q4_1" in precisions.notes()[0]
 
