@@ -19,8 +19,6 @@ from edgepipe.exporters.sources.weights import DecoderWeights
 from edgepipe.lazy import load
 from edgepipe.pipeline.bundle_writer import BundleDraft
 from edgepipe.pipeline.reference import write_reference
-from edgepipe.runtimes.llm.decoder import Decoder
-from edgepipe.runtimes.llm.engines import ENGINES
 from edgepipe.runtimes.llm.output_vocabulary import TOKEN_IDS
 
 Progress = Callable[[float, str], None]
@@ -61,16 +59,13 @@ def export_decoder(
         share = part_of(progress, index, steps, f"write {form}")
         report = written[form] = write_format(form, weights, recipe, shape, folder, share, gives_features)
         seconds = round(time.monotonic() - begin, 3)
-        decoder: Decoder = load(ENGINES[form])(folder / report.paths["plain"], weights.spec)
-        static = {"widths": decoder.widths, "chunk": shape.chunk} if decoder.widths else {}
         files[form] = {
             **{variant: f"{name}/{path}" for variant, path in report.paths.items()},
-            **static,
+            **(asdict(report.shape) if report.shape else {}),
             "precision": report.precision,
             "bytes": report.bytes,
             "export_seconds": seconds,
         }
-        del decoder
     if check:
         models = {form: report.paths for form, report in written.items()}
         share = part_of(progress, steps - 1, steps, "validate")

@@ -152,8 +152,7 @@ class Session:
                 "decode": {name: value for name, value in asdict(options).items() if name != "sampling"},
             }
             measured = measured_costs(facts, partial(self._measure_costs, length))
-            widths = self._files.get("widths")
-            self._costs[length] = Costs(measured, widths=widths)
+            self._costs[length] = Costs(measured, widths=self._files.get("widths"))
         return self._costs[length]
 
     def _measure_costs(self, length: int) -> MeasuredCosts:

@@ -42,14 +42,14 @@ def _one_openmp_thread() -> Iterator[None]:
     products, which take the cores from those that wait: 2 to 5 tokens then take three times as long. OpenMP reads
     this once, when torch is loaded.
     """
-    ours = os.environ.setdefault("OMP_NUM_THREADS", "") == ""
-    if ours:
-        os.environ["OMP_NUM_THREADS"] = "1"
+    if os.environ.get("OMP_NUM_THREADS"):
+        yield
+        return
+    os.environ["OMP_NUM_THREADS"] = "1"
     try:
         yield
     finally:
-        if ours:
-            del os.environ["OMP_NUM_THREADS"]
+        del os.environ["OMP_NUM_THREADS"]
 
 
 def use_threads(user: object, binding: Any, threads: int | None) -> None:

@@ -39,10 +39,12 @@ class FormatReport:
 
     ``paths`` of the ``"plain"`` and the ``"scored"`` variant under the component's folder (one file may be both);
     ``precision`` names the parts' precisions as `edgepipe.exporters.llm.onnx.OnnxReport` does; ``bytes`` is the size of
-    all files; ``notes`` are sentences for the export report.
+    all files; ``notes`` are sentences for the export report. ``shape`` is what the file keeps to, None where any
+    number of tokens will do.
     """
 
     paths: dict[str, str]
     precision: dict[str, str]
     bytes: int
     notes: tuple[str, ...]
+    shape: StaticShape | None = None

@@ -65,7 +65,8 @@ def write_tflite(
             graph.build(table, layers, head)
         progress(0.95, "file")
         size = model.save(f"edgepipe {spec.architecture}")
-    return FormatReport({"plain": FILE, "scored": FILE}, store.precisions.report(), size, store.precisions.notes())
+    precision, notes = store.precisions.report(), store.precisions.notes()
+    return FormatReport({"plain": FILE, "scored": FILE}, precision, size, notes, shape)
 
 
 class _Traces:

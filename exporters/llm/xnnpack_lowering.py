@@ -49,9 +49,8 @@ class Lowering:
             edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
             program = XNNPACKPassManager(edge.exported_program()).transform()
             for node in program.graph.nodes:
-                if is_dynamic_qdq(
-                    node
-                ):  # the partitioner's mark on factors that stay quantised; a bias needs to see it
+                # The partitioner's mark on factors that stay quantised; a bias needs to see it.
+                if is_dynamic_qdq(node):
                     tag_as_implicit_q_dq(node)
             outline = torch.export.export(_Outline(part), tuple(arguments), dynamic_shapes=(tuple(shapes),))
             self._programs[kind] = program, outline

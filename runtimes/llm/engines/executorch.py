@@ -14,6 +14,7 @@ import numpy as np
 from edgepipe.errors import EngineError
 from edgepipe.runtimes.executorch_binding import load_binding, open_program, use_threads
 from edgepipe.runtimes.llm.decoder import check_tokens
+from edgepipe.runtimes.llm.engines.static_widths import HIDDEN
 from edgepipe.runtimes.llm.kv_cache import KVCache
 from edgepipe.runtimes.llm.rope import cos_sin_tables
 from edgepipe.runtimes.llm.spec import DecoderSpec
@@ -24,8 +25,6 @@ from edgepipe.runtimes.vision.engines.quiet import quiet
 _CACHE = 5
 # Bytes of the attention weights of one run, about: fewer tokens go through at once where the cache is large.
 _SCORES_BYTES = 2**26
-# Added to the scores of slots that a token must not see: their softmax is 0, and nothing becomes NaN.
-HIDDEN = np.float32(-1e30)
 
 
 class ExecuTorchDecoder:
@@ -34,7 +33,6 @@ class ExecuTorchDecoder:
     The method ``scored`` serves scored caches, ``plain`` the others.
     """
 
-    slots = None
     widths = None
     features = None
     reads_features = False

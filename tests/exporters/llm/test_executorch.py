@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,17 +62,14 @@ class Export:
 @pytest.fixture(scope="session")
 def export(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Export]:
     """``export(architecture, tied=True, **recipe)``: once a session for the same arguments."""
-    done: dict[str, Export] = {}
 
+    @cache
     def build(architecture: str, tied: bool = True, **recipe: Any) -> Export:
-        key = repr((architecture, tied, sorted(recipe.items())))
-        if key not in done:
-            source = tiny_model(architecture, tied)
-            weights, folder = open_source(str(source)), tmp_path_factory.mktemp("executorch")
-            asked = DecoderRecipe(str(source), **recipe)
-            report = write_executorch(weights, asked, StaticShape(), folder)
-            done[key] = Export(weights, asked, folder / report.paths["plain"], report)
-        return done[key]
+        source = tiny_model(architecture, tied)
+        weights, folder = open_source(str(source)), tmp_path_factory.mktemp("executorch")
+        asked = DecoderRecipe(str(source), **recipe)
+        report = write_executorch(weights, asked, StaticShape(), folder)
+        return Export(weights, asked, folder / report.paths["plain"], report)
 
     return build
 
