@@ -73,6 +73,7 @@ distclean: clean ## remove .venv too
 
 # What the benchmarks measure.
 bench-attention_memory: build/smollm2-fp32
+bench-engine_profile: build/engines
 bench-stream_memory bench-quality bench-peers bench-speculation: build/demo
 
 build/demo: | $(INSTALLED)
@@ -80,3 +81,6 @@ build/demo: | $(INSTALLED)
 
 build/smollm2-fp32: | $(INSTALLED)
 	$(BIN)/edgepipe export --target smollm2-135m --precision fp32 -o $@
+
+build/engines: | $(INSTALLED)
+	$(BIN)/edgepipe export --target smollm2-135m --formats onnx,tflite,executorch -o $@
