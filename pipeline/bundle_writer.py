@@ -17,7 +17,7 @@ from reprlib import repr as shown
 from typing import Any
 
 from edgepipe.errors import BundleError
-from edgepipe.pipeline.bundle import CHECKSUMS, checksums, sha256
+from edgepipe.pipeline.bundle import CHECKSUMS, Bundle, checksums, sha256
 from edgepipe.pipeline.exchange import exchange
 from edgepipe.pipeline.manifest import MANIFEST, SCHEMA_VERSION
 from edgepipe.pipeline.model_card import model_card
@@ -28,10 +28,14 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class BundleDraft:
-    """A bundle being written: put files into ``folder`` and what edgepipe.json says of them into ``manifest``."""
+    """A bundle being written: put files into ``folder`` and what edgepipe.json says of them into ``manifest``.
 
-    def __init__(self, folder: Path) -> None:
+    ``replaced`` is the bundle whose name it will take; its files may be damaged.
+    """
+
+    def __init__(self, folder: Path, replaced: Bundle | None) -> None:
         self.folder = folder
+        self.replaced = replaced
         self.manifest: dict[str, Any] = {}
 
     def seal(self) -> None:
@@ -69,7 +73,7 @@ def write_bundle(destination: Path | str, force: bool = False) -> Iterator[Bundl
         raise BundleError(f"cannot write {shown(str(destination))}: {reason}; give another name") from error
     try:
         with termination_cleans_up(), partial_folder(destination) as folder:
-            draft = BundleDraft(folder)
+            draft = BundleDraft(folder, _bundle_at(destination))
             yield draft
             draft.seal()
             check_destination(destination, force)
@@ -84,6 +88,14 @@ def write_bundle(destination: Path | str, force: bool = False) -> Iterator[Bundl
         raise BundleError(
             f"cannot write {destination}: {error.strerror}; free some, or give a place on another disk"
         ) from error
+
+
+def _bundle_at(destination: Path) -> Bundle | None:
+    """The bundle that stands there, if there is one that can be read."""
+    try:
+        return Bundle.open(destination, verify=False)
+    except (BundleError, OSError):
+        return None
 
 
 def check_destination(destination: Path, force: bool) -> None:

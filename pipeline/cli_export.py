@@ -19,7 +19,7 @@ PRECISIONS = ["auto", "fp32", "int8", "int4"]
 @click.option("--target", metavar="MODEL", help="Model to run: hub id, folder, .gguf file, or smollm2-135m.")
 @click.option("--draft", metavar="DRAFT", help="Draft that guesses ahead for it, or a smaller MODEL.")
 @click.option("--output", "-o", metavar="BUNDLE", type=click.Path(path_type=Path), help="Folder to write.")
-@click.option("--force", is_flag=True, help="Replace BUNDLE if it is one.")
+@click.option("--force", is_flag=True, help="Replace BUNDLE if it is one; keeps what is unchanged.")
 @click.option("--revision", metavar="COMMIT", help="Branch, tag or commit of the target's hub id.")
 @click.option("--draft-revision", metavar="COMMIT", help="The same of the draft's.")
 @click.option("--precision", type=click.Choice(PRECISIONS), help="Of the layers; auto keeps GGUF blocks.  [auto]")
@@ -213,7 +213,9 @@ def _summary(facts: dict[str, Any]) -> str:
             for form, files in component["formats"].items():
                 bits = "" if files["precision"] == component["precision"] else f", {_parts(files['precision'])}"
                 found = f"; against {source}: {in_words(result['formats'][form]['plain'])}" if result else ""
-                lines.append(f"  {form}: {files['bytes'] / 1e6:.1f} MB in {files['export_seconds']:.1f} s{bits}{found}")
+                taken_over = form in component["export"]["taken_over"]
+                how = ", unchanged and taken over" if taken_over else f" in {files['export_seconds']:.1f} s"
+                lines.append(f"  {form}: {files['bytes'] / 1e6:.1f} MB{how}{bits}{found}")
         export = component["export"]
         lines.append(f"  took {export['seconds']:.1f} s, peak memory {export['peak_rss_bytes'] / 2**30:.2f} GiB")
     dashes = "-- " if facts["bundle"].startswith("-") else ""

@@ -43,7 +43,7 @@ def export(
     Args:
         recipe: what to export; text or a path is the source of a target with default options.
         destination: the bundle's folder, which must not exist yet unless ``force`` is given.
-        force: replace a bundle.
+        force: replace a bundle, and take over from it decoders' files that did not change.
         progress: called with the fraction done and what is at hand.
 
     Raises:

@@ -18,7 +18,9 @@ from edgepipe.exporters.llm.validate import validate
 from edgepipe.exporters.sources.weights import DecoderWeights
 from edgepipe.lazy import load
 from edgepipe.pipeline.bundle_writer import BundleDraft
-from edgepipe.pipeline.reference import write_reference
+from edgepipe.pipeline.manifest import FACTS
+from edgepipe.pipeline.reference import reference_file, write_reference
+from edgepipe.pipeline.unchanged import Origin, agreements, take_over
 from edgepipe.runtimes.llm.output_vocabulary import TOKEN_IDS
 
 Progress = Callable[[float, str], None]
@@ -42,55 +44,79 @@ def export_decoder(
 ) -> None:
     """Write one decoder into the draft of a bundle, and say in its manifest what was written, and how close it is.
 
+    Formats that the replaced bundle has just as they would be written are taken over from there.
+
     Raises:
         UnsupportedModel: a format cannot hold it.
         ValidationFailed: a format strays too far from the source.
     """
     started = time.monotonic()
-    folder = draft.folder / name
+    folder, components = draft.folder / name, draft.manifest["components"]
     ids = weights.output_token_ids
     if ids is not None:
         np.save(folder / TOKEN_IDS, ids)
+    origin = Origin.of(weights, recipe, gives_features, folder, draft.manifest)
     steps = len(formats) + check
-    written: dict[str, FormatReport] = {}
     files: dict[str, dict[str, Any]] = {}
+    taken_over: list[str] = []
     for index, form in enumerate(formats):
-        begin = time.monotonic()
-        share = part_of(progress, index, steps, f"write {form}")
-        report = written[form] = write_format(form, weights, recipe, shape, folder, share, gives_features)
-        seconds = round(time.monotonic() - begin, 3)
-        files[form] = {
-            **{variant: f"{name}/{path}" for variant, path in report.paths.items()},
-            **(asdict(report.shape) if report.shape else {}),
-            "precision": report.precision,
-            "bytes": report.bytes,
-            "export_seconds": seconds,
-        }
+        entry = take_over(draft.replaced, draft.folder, name, form, origin, shape)
+        if entry is not None:
+            taken_over.append(form)
+        else:
+            share, before, begin = part_of(progress, index, steps, f"write {form}"), _files(folder), time.monotonic()
+            report = write_format(form, weights, recipe, shape, folder, share, gives_features)
+            entry = {
+                **{variant: f"{name}/{path}" for variant, path in report.paths.items()},
+                **(asdict(report.shape) if report.shape else {}),
+                "precision": report.precision,
+                "bytes": report.bytes,
+                "export_seconds": round(time.monotonic() - begin, 3),
+                "notes": report.notes,
+                "written_from": origin.digest(form, report.shape),
+                "files": [f"{name}/{path}" for path in sorted(_files(folder) - before)],
+            }
+        files[form] = entry
     if check:
-        models = {form: report.paths for form, report in written.items()}
+        known = agreements(draft.replaced, name, recipe.limits)
+        found = {form: known["formats"][form] for form in taken_over if form in known["formats"]}
+        models = {form: _graphs(name, entry) for form, entry in files.items() if form not in found}
         share = part_of(progress, steps - 1, steps, "validate")
-        draft.manifest["validation"][name] = validate(weights, folder, models, recipe.limits, share)
+        result = validate(weights, folder, models, recipe.limits, share) if models else known
+        found |= {form: result["formats"][form] for form in models}
+        draft.manifest["validation"][name] = {**result, "formats": {form: found[form] for form in formats}}
     several = len(formats) > 1
-    components = draft.manifest["components"]
     components[name] = {
         "kind": weights.kind,
         "source": asdict(weights.info),
         "spec": weights.spec.to_json(),
-        "precision": written[formats[0]].precision,
+        "precision": files[formats[0]]["precision"],
         "formats": files,
         "tokenizer": f"{name}/tokenizer.json",
         **({} if ids is None else {"output_token_ids": f"{name}/{TOKEN_IDS}"}),
         "export": {
             "seconds": round(time.monotonic() - started, 3),
             "peak_rss_bytes": peak_rss_bytes(),
+            "taken_over": taken_over,
             "notes": [
                 *weights.info.notes,
-                *(f"{form}: {note}" if several else note for form, report in written.items() for note in report.notes),
+                *(f"{form}: {note}" if several else note for form, entry in files.items() for note in entry["notes"]),
             ],
         },
     }
     for form in formats:
-        write_reference(draft.folder, name, components, form)
+        if form not in taken_over:
+            write_reference(draft.folder, name, components, form)
+            files[form]["files"].append(reference_file(name, form))
+
+
+def _files(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def _graphs(name: str, entry: dict[str, Any]) -> dict[str, str]:
+    """By variant, the path of a file under the component's folder."""
+    return {variant: path.removeprefix(f"{name}/") for variant, path in entry.items() if variant not in FACTS}
 
 
 def write_format(

@@ -15,8 +15,8 @@ SCHEMA_VERSION = 1
 MANIFEST = "edgepipe.json"
 KINDS = {"target": ("decoder",), "draft": ("decoder", "head"), "vision": ("vision",)}
 
-# What stands beside a decoder's files in one format; the first two where shapes are static.
-FACTS = ("widths", "chunk", "precision", "bytes", "export_seconds")
+# What stands beside a decoder's graphs in one format; the first two where shapes are static.
+FACTS = ("widths", "chunk", "precision", "bytes", "export_seconds", "notes", "written_from", "files")
 
 _UPGRADE = "pip install --upgrade edgepipe"
 
@@ -107,6 +107,11 @@ def _check_component(path: Path, name: str, component: object, files: dict[str, 
                 _check_listed(path, f"{key}.{shown(graph)[1:-1]}", file, files)
         if "widths" in graphs and kind != "vision":
             _check_widths(path, f"{key}.widths", graphs["widths"])
+        if "files" in graphs and kind != "vision":
+            if not isinstance(graphs["files"], list):
+                raise damaged(path, f"{key}.files is {shown(graphs['files'])}, expected a list")
+            for file in graphs["files"]:
+                _check_listed(path, f"{key}.files", file, files)
     file = "plan" if kind == "vision" else "tokenizer"
     _check_listed(path, f"{where}.{file}", component.get(file), files)
 

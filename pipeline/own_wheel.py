@@ -32,7 +32,7 @@ def write_own_wheel(folder: Path) -> Path:
         EdgepipeError: edgepipe runs without being installed, so that its dependencies are not known.
     """
     distribution = own_distribution()
-    files = _package_files() | _metadata_files(distribution)
+    files = package_files() | _metadata_files(distribution)
     info = f"edgepipe-{edgepipe.__version__}.dist-info"
     record = "".join(f"{name},sha256={_digest(content)},{len(content)}\n" for name, content in sorted(files.items()))
     files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
@@ -58,7 +58,8 @@ def own_distribution() -> metadata.Distribution:
         raise EdgepipeError("edgepipe runs from a folder and is not installed: pip install -e . in its clone") from None
 
 
-def _package_files() -> dict[str, bytes]:
+def package_files() -> dict[str, bytes]:
+    """Names, as in a wheel, and content of edgepipe's own files, but for the drafts that come with it."""
     files = {}
     for package in _PACKAGES:
         spec = find_spec(package)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from edgepipe.errors import MissingExtra, UnsupportedModel
-from edgepipe.exporters.llm.draft_folder import CONFIG, DraftFolder
+from edgepipe.exporters.llm.draft_folder import CONFIG, TENSORS, DraftFolder
 from edgepipe.exporters.llm.quantize import QuantizedMatrix
 from edgepipe.exporters.sources.hugging_face import read_config
 from edgepipe.exporters.sources.licence import model_card_licence
 from edgepipe.exporters.sources.quiet import no_progress_bars
 from edgepipe.exporters.sources.spec_from_config import check_tensors, spec_from_config
-from edgepipe.exporters.sources.weights import DecoderWeights, SourceInfo, require_finite
+from edgepipe.exporters.sources.weights import DecoderWeights, SourceInfo, file_sha256, require_finite
 
 try:
     import torch
@@ -64,6 +65,11 @@ class DraftWeights(DecoderWeights):
         check_tensors(self.spec, {**self._borrowed(), **draft.shapes}, self._name)
         notes = (*notes, f"distilled from {draft.target}, it guesses {self.spec.num_logits} of its tokens")
         self.info = SourceInfo("draft", self._name, None, model_card_licence(draft.folder / "README.md"), notes=notes)
+
+    @cached_property
+    def identity(self) -> str:
+        hashes = [file_sha256(self._draft.folder / name) for name in (CONFIG, TENSORS)]
+        return f"{self._name} sha256:{','.join(hashes)} over {self._target.identity}"
 
     def _borrowed(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the tensors that are the target's."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +23,7 @@ from edgepipe.exporters.sources.gguf_tokenizer import save_gguf_tokenizer, token
 from edgepipe.exporters.sources.licence import spdx
 from edgepipe.exporters.sources.quiet import no_progress_bars
 from edgepipe.exporters.sources.spec_from_config import check_tensors, spec_from_config, tensor_shapes
-from edgepipe.exporters.sources.weights import DecoderWeights, SourceInfo, one_line, require_finite
+from edgepipe.exporters.sources.weights import DecoderWeights, SourceInfo, file_sha256, one_line, require_finite
 
 try:
     import gguf
@@ -153,12 +152,6 @@ def _restore_heads(rows: np.ndarray, stored: StoredTensor, num_heads: int) -> np
     if len(stored.shape) > 1:
         return interleave_to_halves(rows, num_heads)
     return interleave_to_halves(rows.reshape(stored.shape[0], -1), num_heads).reshape(1, -1)
-
-
-def file_sha256(path: Path) -> str:
-    """The sha256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:

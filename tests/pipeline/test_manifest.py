@@ -152,6 +152,9 @@ def test_every_key_with_every_wrong_value(bundle: Path) -> None:
             )
             for widths in ([], [5], [1, "5"], [1, 9, 5], [True], 1, None)
         ),
+        (("components", "target", "formats", "onnx", "files"), "a.txt", "onnx.files is 'a.txt', expected a list"),
+        (("components", "target", "formats", "onnx", "files"), ["b.txt"], "formats.onnx.files is 'b.txt'"),
+        (("components", "target", "formats", "onnx", "files"), [["a.txt"]], "formats.onnx.files is ['a.txt']"),
         (("components", "target", "tokenizer"), ["a.txt"], "components.target.tokenizer is ['a.txt']"),
         (("files", "a.txt", "bytes"), -1, "files.a.txt.bytes is -1"),
         (("files", "a.txt", "sha256"), "b" * 63, "files.a.txt.sha256 is"),
