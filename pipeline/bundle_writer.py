@@ -10,7 +10,7 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from reprlib import repr as shown
@@ -30,12 +30,14 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class BundleDraft:
     """A bundle being written: put files into ``folder`` and what edgepipe.json says of them into ``manifest``.
 
-    ``replaced`` is the bundle whose name it will take; its files may be damaged.
+    ``replaced`` is the bundle whose name it will take; its files may be damaged. To be called between
+    steps, ``stop_if_asked`` raises what a signal raised already, if that got lost.
     """
 
-    def __init__(self, folder: Path, replaced: Bundle | None) -> None:
+    def __init__(self, folder: Path, replaced: Bundle | None, stop_if_asked: Callable[[], None]) -> None:
         self.folder = folder
         self.replaced = replaced
+        self.stop_if_asked = stop_if_asked
         self.manifest: dict[str, Any] = {}
 
     def seal(self) -> None:
@@ -72,11 +74,12 @@ def write_bundle(destination: Path | str, force: bool = False) -> Iterator[Bundl
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise BundleError(f"cannot write {shown(str(destination))}: {reason}; give another name") from error
     try:
-        with termination_cleans_up(), partial_folder(destination) as folder:
-            draft = BundleDraft(folder, _bundle_at(destination))
+        with termination_cleans_up() as stop_if_asked, partial_folder(destination) as folder:
+            draft = BundleDraft(folder, _bundle_at(destination), stop_if_asked)
             yield draft
             draft.seal()
             check_destination(destination, force)
+            stop_if_asked()
             if destination.exists():
                 exchange(folder, destination)  # what was replaced goes with the partial folder
             else:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -31,6 +30,7 @@ from edgepipe.exporters.sources.weights import DecoderWeights
 from edgepipe.pipeline.distillation import OUTPUT_VOCAB_SIZE, Distillation
 from edgepipe.pipeline.draft_card import draft_card
 from edgepipe.pipeline.partial_folder import partial_folder
+from edgepipe.pipeline.progress import Progress, checked
 from edgepipe.pipeline.termination import termination_cleans_up
 from edgepipe.runtimes.llm.chat_template import ChatTemplate
 from edgepipe.runtimes.llm.tokenizer import load_tokenizer
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     from edgepipe.exporters.llm.distill.decoder_draft import DecoderDraft
     from edgepipe.exporters.llm.distill.head_draft import HeadDraft
-
-Progress = Callable[[float, str], None]
 
 # Conversations that are sampled at a time: so many that products are bound by arithmetic, if their cache fits.
 LARGEST_BATCH = 64
@@ -62,7 +60,6 @@ def distill(recipe: Distillation, destination: Path, work: Path, progress: Progr
     """
     import torch
 
-    report = progress or (lambda fraction, step: None)
     if destination.exists():
         raise BundleError(f"{destination} exists: give the name of a new folder")
     weights = open_source(recipe.target, recipe.revision)
@@ -70,7 +67,8 @@ def distill(recipe: Distillation, destination: Path, work: Path, progress: Progr
     layers = recipe.target_layers(weights, start)
     torch.set_num_threads(recipe.threads)
     torch.manual_seed(recipe.seed)
-    with termination_cleans_up():
+    with termination_cleans_up() as stop_if_asked:
+        report = checked(progress, stop_if_asked)
         target = _exported_target(weights, recipe, work, report)
         shards = _shards(weights, recipe, target, work)
         samples, held_out = _sample(shards, weights, recipe, target, report)
@@ -105,6 +103,7 @@ def distill(recipe: Distillation, destination: Path, work: Path, progress: Progr
             (folder / "README.md").write_text(draft_card(facts, weights.info, config), encoding="utf-8")
             if destination.exists():
                 raise BundleError(f"{destination} has come to exist meanwhile: move it away, and run this again")
+            stop_if_asked()
             os.rename(folder, destination)
     return facts
 

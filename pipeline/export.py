@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,11 +17,10 @@ from edgepipe.exporters.sources.weights import DecoderWeights
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.bundle_writer import write_bundle
 from edgepipe.pipeline.export_decoder import export_decoder, part_of
+from edgepipe.pipeline.progress import Progress, checked
 from edgepipe.pipeline.recipe import Recipe
 from edgepipe.runtimes.llm.chat_template import ChatTemplate
 from edgepipe.runtimes.llm.tokenizer import load_tokenizer, require_same_tokenizer
-
-Progress = Callable[[float, str], None]
 
 TOOLS = (
     *("ai-edge-litert", "ai-edge-quantizer", "executorch", "gguf", "litert-torch", "numpy", "onnx", "onnxruntime"),
@@ -57,8 +55,8 @@ def export(
         recipe = Recipe(target=DecoderRecipe(source=os.fspath(recipe)))
     if not isinstance(recipe, Recipe):
         raise RecipeError(f"recipe is {shown(recipe)}: expected a Recipe, or the name of a language model")
-    report = progress or (lambda fraction, step: None)
     with write_bundle(destination, force) as draft:
+        report = checked(progress, draft.stop_if_asked)
         sources: dict[str, DecoderWeights] = {}
         if recipe.target is not None:
             sources["target"] = open_source(recipe.target.source, recipe.target.revision)

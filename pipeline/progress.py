@@ -40,6 +40,17 @@ def progress(description: str, log_seconds: float | None = None) -> Iterator[Pro
         bar.stop()
 
 
+def checked(progress: Progress | None, check: Callable[[], None]) -> Progress:
+    """Progress that calls ``check`` before each step is told to ``progress``, if to anybody."""
+
+    def report(fraction: float, step: str) -> None:
+        check()
+        if progress is not None:
+            progress(fraction, step)
+
+    return report
+
+
 def _silence(fraction: float, step: str) -> None:
     pass
 

@@ -52,6 +52,47 @@ with write_bundle(sys.argv[1]) as draft:
     time.sleep(600)
 """
 
+# Told to end where Python drops what signal handlers raise, and where someone swallows it; goes on to the end.
+LOSER = """
+import json, signal, sys
+from edgepipe.pipeline.bundle_writer import write_bundle
+
+destination, manifest, number, times = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Finalized:
+    def __del__(self):
+        signal.raise_signal(number)
+
+with write_bundle(destination, force=True) as draft:
+    draft.manifest = manifest
+    (draft.folder / "a.txt").write_text("two")
+    Finalized()
+    try:
+        signal.raise_signal(number)
+    except:
+        print("lost", flush=True)
+    if times == 3:
+        signal.raise_signal(number)
+        print("lost again", flush=True)
+"""
+
+# Told to end again while it cleans up.
+CLEANER = """
+import signal, sys
+from edgepipe.pipeline.bundle_writer import write_bundle
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+with write_bundle(sys.argv[1]) as draft:
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.raise_signal(number)
+        print("cleaned", flush=True)
+"""
+
 Write = Callable[..., None]
 
 
@@ -282,6 +323,29 @@ def test_a_signal_that_ends_the_process_leaves_nothing(tmp_path: Path, number: s
         code = process.wait(timeout=60)
     # Nobody catches the interrupt in this process: Python then dies of the signal itself.
     assert code == (-number if number == signal.SIGINT else 128 + number)
+    assert names(tmp_path) == set()
+
+
+@pytest.mark.parametrize("times", [2, 3])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_whose_exception_gets_lost(
+    tmp_path: Path, write: Write, manifest: dict[str, Any], number: signal.Signals, times: int
+) -> None:
+    """The old bundle stays, whether it is the end of the work that raises it again or another signal."""
+    write(tmp_path / "bundle")
+    arguments = [str(tmp_path / "bundle"), json.dumps(manifest), str(int(number)), str(times)]
+    done = subprocess.run([sys.executable, "-c", LOSER, *arguments], capture_output=True, text=True, timeout=60)
+    assert "Exception ignored" in done.stderr, "no exception got lost"
+    assert done.stdout == "lost\n"
+    assert done.returncode == (-number if number == signal.SIGINT else 128 + number)
+    assert content(tmp_path / "bundle") == "one"
+    assert names(tmp_path) == {"bundle"}
+
+
+def test_another_signal_does_not_end_the_clean_up(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CLEANER, str(tmp_path / "bundle")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (128 + signal.SIGTERM, "cleaned\n")
     assert names(tmp_path) == set()
 
 

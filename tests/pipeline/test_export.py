@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import shutil
@@ -159,6 +160,20 @@ def test_progress_goes_from_nothing_to_all(tiny_model: TinyModel, tmp_path: Path
     edgepipe.export(pair, tmp_path / "bundle", progress=lambda fraction, step: told.append(fraction))
     assert told == sorted(told)
     assert 0 <= told[0] < told[-1] == 1
+
+
+def test_a_signal_whose_exception_gets_lost_ends_it_at_the_next_step(tiny_model: TinyModel, tmp_path: Path) -> None:
+    steps = []
+
+    def told(fraction: float, step: str) -> None:
+        steps.append(step)
+        with contextlib.suppress(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as end:
+        edgepipe.export(recipe(tiny_model("llama")), tmp_path / "bundle", progress=told)
+    assert (end.value.code, len(steps)) == (143, 1)
+    assert names(tmp_path) == set()
 
 
 def test_a_draft_with_another_tokenizer_is_refused(
