@@ -46,6 +46,7 @@ class Precisions:
         }
         self._bits: defaultdict[str, set[int]] = defaultdict(set)
         self._kept_at_8: set[str] = set()
+        self._without_blocks: set[int] = set()
 
     def of(self, part: str, tensors: Sequence[str], columns: int) -> MatrixPrecision:
         """Of the matrix that ``tensors`` are joined to, in the decoder's "embeddings", "attention", "mlp" or "head"."""
@@ -56,6 +57,7 @@ class Precisions:
                 block_size //= 2
             if block_size < SMALLEST_BLOCK:
                 bits, block_size = BITS["int8"], columns
+                self._without_blocks.add(columns)
         self._bits[part].add(bits)
         return MatrixPrecision(bits, block_size)
 
@@ -73,10 +75,19 @@ class Precisions:
 
     def notes(self) -> tuple[str, ...]:
         """Sentences for the export report."""
-        if not self._kept_at_8:
-            return ()
-        kinds = ", ".join(sorted(self._kept_at_8))
-        return (f"XNNPACK cannot hold {kinds} blocks: such tensors are int8, as rounding to 4 bits twice loses more",)
+        notes = []
+        if self._kept_at_8:
+            kinds = ", ".join(sorted(self._kept_at_8))
+            notes.append(
+                f"XNNPACK cannot hold {kinds} blocks: such tensors are int8, as rounding to 4 bits twice loses more"
+            )
+        if self._without_blocks:
+            lengths = ", ".join(map(str, sorted(self._without_blocks)))
+            notes.append(
+                f"XNNPACK's blocks of int4 are multiples of {SMALLEST_BLOCK} weights: matrices with rows of {lengths} "
+                "are int8"
+            )
+        return tuple(notes)
 
 
 def quantize_rows(values: np.ndarray, precision: MatrixPrecision) -> tuple[np.ndarray, np.ndarray]:

@@ -159,6 +159,7 @@ def test_what_a_gguf_has_rounded_is_not_rounded_to_4_bits_again(
     )  # blocks of 16 are too short
     assert precisions.report() == {"mlp": "int8", "attention": "int4+int8"}
     assert "Q4_1" in precisions.notes()[0]
+    assert precisions.notes()[1].endswith("multiples of 32 weights: matrices with rows of 80 are int8")
 
 
 def test_codes_are_exact_with_the_scales_that_xnnpack_holds() -> None:

@@ -166,6 +166,14 @@ def test_what_a_gguf_has_rounded_is_not_rounded_to_4_bits_again(
     assert "Q4_1" in report.notes[0]
 
 
+def test_rows_that_no_block_divides_are_told_of(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    source = str(tiny_model("llama", hidden_size=48, intermediate_size=80))
+    report = write_tflite(open_source(source), DecoderRecipe(source, precision="int4"), StaticShape((1,), 8), tmp_path)
+    assert report.precision["mlp"] == report.precision["attention"] == "int8"
+    (note,) = report.notes
+    assert note.endswith("multiples of 32 weights: matrices with rows of 48, 80 are int8")
+
+
 def test_a_file_of_another_shape_or_none_of_ours_is_refused(export: Callable[..., Export], tmp_path: Path) -> None:
     from dataclasses import replace
 
