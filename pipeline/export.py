@@ -68,6 +68,9 @@ def export(
                 f"{sources['draft'].info.name}: a head reads features that a target gives in onnx alone: "
                 "export with --formats onnx, or take a draft that is a decoder"
             )
+        if "tflite" in recipe.formats:
+            for weights in sources.values():
+                recipe.static.require_context(weights.info.name, weights.spec.context_length)
         _save_tokenizers(sources, recipe, draft.folder)
         count = len(sources) + (recipe.vision is not None)
         draft.manifest = {

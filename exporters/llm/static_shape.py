@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgepipe.errors import RecipeError
+from edgepipe.errors import RecipeError, UnsupportedModel
 
 LARGEST = 2**16
 
@@ -31,6 +31,19 @@ class StaticShape:
             )
         if not 1 <= self.chunk <= LARGEST:
             raise RecipeError(f"chunk is {self.chunk}: expected 1 to {LARGEST}")
+
+    def require_context(self, name: str, context_length: int) -> None:
+        """See that the context of a model called ``name`` has room for the widest forward.
+
+        Raises:
+            UnsupportedModel: it has not.
+        """
+        widest = max(*self.widths, self.chunk)
+        if widest > context_length:
+            raise UnsupportedModel(
+                f"{name} has a context of {context_length} tokens, and a forward of {widest} is asked for: expected "
+                f"widths and a chunk up to {context_length}"
+            )
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import pytest
 import edgepipe
 from edgepipe.errors import BundleError, EdgepipeError, TokenizerError, UnsupportedModel, ValidationFailed
 from edgepipe.exporters.llm.recipe import DecoderRecipe, Thresholds
+from edgepipe.exporters.llm.static_shape import StaticShape
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.bundle_writer import write_bundle
 from edgepipe.pipeline.recipe import Recipe
@@ -174,6 +175,17 @@ def test_a_signal_whose_exception_gets_lost_ends_it_at_the_next_step(tiny_model:
         edgepipe.export(recipe(tiny_model("llama")), tmp_path / "bundle", progress=told)
     assert (end.value.code, len(steps)) == (143, 1)
     assert names(tmp_path) == set()
+
+
+@pytest.mark.parametrize("shape", [StaticShape((1, 513), 64), StaticShape((1, 5), 513)])
+def test_a_forward_wider_than_the_context_is_refused(tiny_model: TinyModel, tmp_path: Path, shape: StaticShape) -> None:
+    source = tiny_model("llama")
+    wide = Recipe(DecoderRecipe(str(source)), formats=("onnx", "tflite"), static=shape)
+    message = f"{source.name} has a context of 512 tokens, and a forward of 513 is asked for: expected"
+    with pytest.raises(UnsupportedModel, match=message):
+        edgepipe.export(wide, tmp_path / "bundle")
+    assert names(tmp_path) == set()
+    StaticShape((1, 512), 512).require_context("model", 512)
 
 
 def test_a_draft_with_another_tokenizer_is_refused(
