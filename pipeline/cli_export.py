@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgepipe.errors import RecipeError
+
 if TYPE_CHECKING:
     from edgepipe.pipeline.bundle import Bundle
 
@@ -111,8 +113,8 @@ def command(
         "board": board,
         "mode": mode,
     }
-    names = [name.strip() for name in formats.split(",")] if formats else None
-    static = {"widths": _numbers(widths), "chunk": chunk_width}
+    names = [name.strip() for name in formats.split(",")] if formats is not None else None
+    static = _static(widths, chunk_width)
     if vision is not None or "vision" in values:
         _lay_over(values, "vision", {"source": vision, "formats": names, **image_options})
     elif given := [f"--{name}" for name, value in image_options.items() if value is not None]:
@@ -120,7 +122,7 @@ def command(
     if target is not None or "target" in values or "vision" not in values:
         _lay_over(values, "target", {"source": target, "revision": revision, **both})
         _lay_over(values, "static", static)
-        if names:  # firmware is of vision alone
+        if names is not None:  # firmware is of vision alone
             values["formats"] = [name for name in names if name != "firmware" or "vision" not in values] or ["onnx"]
     elif given := [f"--{name.replace('_', '-')}" for name, value in {"revision": revision, **both}.items() if value]:
         raise click.UsageError(f"{given[0]} is an option of a language model, but no --target MODEL is given")
@@ -136,7 +138,7 @@ def command(
     if "target" not in values and "vision" not in values:
         raise click.UsageError("nothing to export: give --target MODEL, --vision MODEL, or a --recipe with one of them")
     recipe = recipe_from(values)
-    if any(value is not None for value in static.values()) and "tflite" not in recipe.formats:
+    if static and "tflite" not in recipe.formats:
         raise click.UsageError("--widths and --chunk-width are of the format tflite: add it to --formats")
     if dry_run:
         click.echo(json.dumps(recipe.to_json()) if as_json else to_toml(recipe), nl=as_json)
@@ -157,11 +159,22 @@ def _parts(precision: dict[str, str]) -> str:
     return ", ".join(f"{part} {bits}" for part, bits in precision.items())
 
 
-def _numbers(text: str | None) -> list[int] | None:
+def _static(widths: str | None, chunk_width: int | None) -> dict[str, Any]:
+    """The recipe's values of the two options, as far as they are given; what is wrong with one is told by its name."""
+    from edgepipe.exporters.llm.static_shape import StaticShape
+
+    values: dict[str, Any] = {}
     try:
-        return [int(part) for part in text.split(",")] if text is not None else None
+        if chunk_width is not None:
+            values["chunk"] = StaticShape(chunk=chunk_width).chunk
+        if widths is not None:
+            values["widths"] = StaticShape(widths=tuple(int(part) for part in widths.split(","))).widths
+    except RecipeError as error:
+        key, _, told = str(error).partition(" ")
+        raise click.UsageError(f"{'--widths' if key == 'widths' else '--chunk-width'} {told}") from None
     except ValueError:
-        raise click.UsageError(f"--widths is {text!r}: expected whole numbers as in 1,5,9") from None
+        raise click.UsageError(f"--widths is {widths!r}: expected whole numbers as in 1,5,9") from None
+    return values
 
 
 def _lay_over(values: dict[str, Any], table: str, options: dict[str, Any]) -> None:

@@ -39,7 +39,7 @@ from edgepipe.errors import RecipeError
 from edgepipe.exporters.llm.recipe import DecoderRecipe
 from edgepipe.exporters.llm.static_shape import StaticShape
 from edgepipe.pipeline.vision_recipe import VisionRecipe
-from edgepipe.runtimes.llm.engines import ENGINES
+from edgepipe.runtimes.llm.engines import ALIASES, ENGINES
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Recipe:
 
     ``target`` is the decoder to run and ``draft`` a smaller one that guesses for it; ``vision`` is a vision model,
     alone or beside them. ``validate`` compares each with its source; ``formats`` are the engines' formats to write of
-    the decoders, and ``static`` the forwards that tflite has.
+    the decoders, by any name of the engine, and ``static`` the forwards that tflite has.
 
     Raises:
         RecipeError: a value is out of its range, or there is nothing to export.
@@ -68,6 +68,7 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.target is None and (self.draft is not None or self.vision is None):
             raise RecipeError("target is missing: expected a table" + ("" if self.draft else ", or one called vision"))
+        object.__setattr__(self, "formats", tuple(ALIASES.get(name, name) for name in self.formats))
         for name in self.formats:
             if name not in FORMATS:
                 raise RecipeError(f"formats has {name!r}: expected {', '.join(FORMATS)}")

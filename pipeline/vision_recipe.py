@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from edgepipe.errors import RecipeError
 from edgepipe.pipeline.byte_size import parse_bytes
+from edgepipe.runtimes.llm.engines import ALIASES
 
 FORMATS = ("tflite", "onnx", "executorch", "firmware")
 DEFAULT_FORMATS = ("tflite", "onnx")
@@ -102,7 +103,7 @@ def _format_names(formats: Any) -> tuple[str, ...]:
     names = formats.split(",") if isinstance(formats, str) else formats
     if not isinstance(names, list | tuple):
         raise RecipeError(f"formats is {formats!r}: expected some of {', '.join(FORMATS)}")
-    names = tuple(name.strip() if isinstance(name, str) else name for name in names)
+    names = tuple(ALIASES.get(name.strip(), name.strip()) if isinstance(name, str) else name for name in names)
     for name in names:
         if name not in FORMATS:
             raise RecipeError(f"formats has {name!r}: expected {', '.join(FORMATS)}")

@@ -145,6 +145,19 @@ def test_formats_and_shapes_of_a_language_model() -> None:
     assert dry_run("--target", "model")["formats"] == ["onnx"]
 
 
+@pytest.mark.parametrize(("text", "found"), [("", ""), ("onnx,", ""), (" , ", ""), ("lite", "lite")])
+@pytest.mark.parametrize("model", ["--target", "--vision"])
+def test_formats_that_there_are_not(model: str, text: str, found: str) -> None:
+    done = export(model, "model", "--formats", text, "--dry-run")
+    assert isinstance(done.exception, RecipeError)
+    assert f"formats has {found!r}: expected " in str(done.exception)
+
+
+def test_a_format_goes_by_any_name_of_its_engine() -> None:
+    recipe = dry_run("--target", "x", "--vision", "digits", "--formats", "onnx,litert", "--widths", "1,3")
+    assert recipe["formats"] == recipe["vision"]["formats"] == ["onnx", "tflite"]
+
+
 def test_formats_are_of_both_models_and_firmware_of_vision() -> None:
     recipe = dry_run("--target", "x", "--vision", "digits", "--formats", "tflite,firmware", "--board", "nrf52840")
     assert recipe["formats"] == ["tflite"]
@@ -156,6 +169,8 @@ def test_formats_are_of_both_models_and_firmware_of_vision() -> None:
     [
         (("--widths", "1,5"), "--widths and --chunk-width are of the format tflite"),
         (("--formats", "tflite", "--widths", "1,x"), "--widths is '1,x': expected whole numbers"),
+        (("--formats", "tflite", "--widths", "0"), "--widths is 0: expected 1 and wider ones"),
+        (("--formats", "tflite", "--chunk-width", "0"), "--chunk-width is 0: expected 1 to 65536"),
     ],
 )
 def test_shapes_that_cannot_be_are_usage_errors(flags: tuple[str, ...], message: str) -> None:

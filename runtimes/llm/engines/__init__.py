@@ -10,7 +10,7 @@ ENGINES = {
     "executorch": "edgepipe.runtimes.llm.engines.executorch:ExecuTorchDecoder",
 }
 
-# What runs TFLite files is called LiteRT, by others and of images: either name will do.
+# What runs TFLite files is called LiteRT, by others and of images: either name will do, of the engine and the format.
 ALIASES = {"litert": "tflite"}
 
 # What runs it: one of these.
