@@ -18,7 +18,7 @@ from edgepipe.exporters.llm.validate import validate
 from edgepipe.exporters.sources.weights import DecoderWeights
 from edgepipe.lazy import load
 from edgepipe.pipeline.bundle_writer import BundleDraft
-from edgepipe.pipeline.manifest import FACTS
+from edgepipe.pipeline.manifest import GRAPHS
 from edgepipe.pipeline.reference import reference_file, write_reference
 from edgepipe.pipeline.unchanged import Origin, agreements, take_over
 from edgepipe.runtimes.llm.output_vocabulary import TOKEN_IDS
@@ -116,7 +116,7 @@ def _files(folder: Path) -> set[str]:
 
 def _graphs(name: str, entry: dict[str, Any]) -> dict[str, str]:
     """By variant, the path of a file under the component's folder."""
-    return {variant: path.removeprefix(f"{name}/") for variant, path in entry.items() if variant not in FACTS}
+    return {variant: entry[variant].removeprefix(f"{name}/") for variant in GRAPHS if variant in entry}
 
 
 def write_format(

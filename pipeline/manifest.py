@@ -11,12 +11,13 @@ from typing import Any
 from edgepipe.errors import BundleError
 from edgepipe.runtimes.llm.spec import DecoderSpec
 
-SCHEMA_VERSION = 1
+# 2: besides the names of files, decoders' formats have keys that readers of 1 took for such: "notes", "files", ...
+SCHEMA_VERSION = 2
 MANIFEST = "edgepipe.json"
 KINDS = {"target": ("decoder",), "draft": ("decoder", "head"), "vision": ("vision",)}
 
-# What stands beside a decoder's graphs in one format; the first two where shapes are static.
-FACTS = ("widths", "chunk", "precision", "bytes", "export_seconds", "notes", "written_from", "files")
+# The keys of a decoder's format whose values are names of files. Of others there may be more than this edgepipe knows.
+GRAPHS = ("plain", "scored")
 
 _UPGRADE = "pip install --upgrade edgepipe"
 
@@ -25,7 +26,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Read ``folder/edgepipe.json`` and check all that can be checked without the other files.
 
     Raises:
-        BundleError: it is missing, damaged or of another schema version; the file and the key are named.
+        BundleError: it is missing, damaged or of a schema version to come; the file and the key are named.
     """
     path = folder / MANIFEST
     if not path.is_file():
@@ -37,9 +38,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise damaged(path, f"it is not JSON ({error})") from error
     if not isinstance(manifest, dict) or type(version := manifest.get("schema_version")) is not int:
         raise damaged(path, "it has no schema_version")
-    if version != SCHEMA_VERSION:
+    if not 1 <= version <= SCHEMA_VERSION:
         remedy = _UPGRADE if version > SCHEMA_VERSION else "export the bundle again"
-        raise BundleError(f"{path} has schema version {version}, this edgepipe reads {SCHEMA_VERSION}: {remedy}")
+        raise BundleError(f"{path} has schema version {version}, this edgepipe reads 1 to {SCHEMA_VERSION}: {remedy}")
     for key, kind, name in (("bundle_id", str, "text"), ("components", dict, "a table"), ("files", dict, "a table")):
         if not isinstance(manifest.get(key), kind):
             found = shown(manifest[key]) if key in manifest else "missing"
@@ -103,7 +104,7 @@ def _check_component(path: Path, name: str, component: object, files: dict[str, 
         if not engine.isprintable() or not isinstance(graphs, dict):
             raise damaged(path, f"{key} is {shown(graphs)}, expected the name of an engine and a table")
         for graph, file in graphs.items():
-            if kind == "vision" or graph not in FACTS:
+            if kind == "vision" or graph in GRAPHS:
                 _check_listed(path, f"{key}.{shown(graph)[1:-1]}", file, files)
         if "widths" in graphs and kind != "vision":
             _check_widths(path, f"{key}.widths", graphs["widths"])

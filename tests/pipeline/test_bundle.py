@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from edgepipe.errors import BundleError
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.bundle_writer import write_bundle
+from edgepipe.pipeline.manifest import SCHEMA_VERSION
 
 FILES = {
     "target/config.json": b"{}",
@@ -155,7 +156,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(
     Bundle.open(bundle)
 
 
-@pytest.mark.parametrize(("version", "remedy"), [(2, "upgrade"), (0, "export")])
+@pytest.mark.parametrize(("version", "remedy"), [(SCHEMA_VERSION + 1, "upgrade"), (0, "export")])
 def test_another_schema_version(bundle: Path, version: int, remedy: str) -> None:
     edit(bundle, schema_version=version)
     with pytest.raises(BundleError, match=f"edgepipe.json has schema version {version}.*{remedy}"):

@@ -15,7 +15,7 @@ import pytest
 from edgepipe.errors import BundleError
 from edgepipe.pipeline.bundle import Bundle, checksums
 from edgepipe.pipeline.bundle_writer import write_bundle
-from edgepipe.pipeline.manifest import read_manifest
+from edgepipe.pipeline.manifest import GRAPHS, SCHEMA_VERSION, read_manifest
 from edgepipe.runtimes.llm.spec import DecoderSpec
 
 Keys = tuple[str, ...]
@@ -110,7 +110,9 @@ def test_every_key_with_every_wrong_value(bundle: Path) -> None:
                 for component in manifest["components"].values():
                     assert DecoderSpec.from_json(component["spec"]).fault() is None
                     listed = [component["tokenizer"]]
-                    listed += [file for graphs in component["formats"].values() for file in graphs.values()]
+                    listed += [
+                        files[graph] for files in component["formats"].values() for graph in GRAPHS if graph in files
+                    ]
                     assert set(listed) <= set(manifest["files"])
     assert all("edgepipe.json" in message and message.isprintable() for message in refusals)
     assert len(refusals) > 400
@@ -172,6 +174,19 @@ def test_the_key_and_what_was_expected_are_named(bundle: Path, keys: Keys, value
 def test_what_is_no_manifest_at_all(bundle: Path, text: str) -> None:
     write(bundle, text)
     refusal_of(bundle)
+
+
+def test_bundles_of_the_first_schema_are_read(bundle: Path) -> None:
+    """What is new in the second is no more than keys that need not be there, and that readers of the first refuse."""
+    assert (Bundle.open(bundle).manifest["schema_version"], SCHEMA_VERSION) == (2, 2)
+    edit(bundle, ("schema_version",), 1)
+    assert Bundle.open(bundle).manifest["schema_version"] == 1
+
+
+@pytest.mark.parametrize("value", [["a note"], "text", 3, None, {"a": 1}])
+def test_what_a_later_edgepipe_tells_of_a_format_is_left_alone(bundle: Path, value: object) -> None:
+    edit(bundle, ("components", "target", "formats", "onnx", "unheard_of"), value)
+    assert Bundle.open(bundle).manifest["components"]["target"]["formats"]["onnx"]["unheard_of"] == value
 
 
 def test_numbers_may_be_written_as_whole_ones(bundle: Path) -> None:
