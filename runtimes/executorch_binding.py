@@ -72,6 +72,8 @@ def use_threads(user: object, binding: Any, threads: int | None) -> None:
 def open_program(binding: Any, path: Path) -> Any:
     """The program in a file; its methods are loaded one by one.
 
+    The structure of the file is checked first, weights aside: on damaged offsets ExecuTorch ends the process.
+
     Raises:
         BundleError: the file is none.
         RuntimeError: ExecuTorch refuses it.
@@ -79,4 +81,4 @@ def open_program(binding: Any, path: Path) -> Any:
     with path.open("rb") as file:
         if file.read(6)[4:] != b"ET":  # ExecuTorch ends the process on other files
             raise damaged(path, "it is no ExecuTorch program")
-    return binding._load_program(str(path))
+    return binding._load_program(str(path), program_verification=binding.Verification.InternalConsistency)

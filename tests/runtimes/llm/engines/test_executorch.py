@@ -113,8 +113,13 @@ def test_a_file_of_another_shape_is_refused(
 
 @pytest.mark.parametrize(
     "damage",
-    [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"\xff" * len(data)],
-    ids=["half", "empty", "no program"],
+    [
+        lambda data: data[: len(data) // 2],
+        lambda data: b"",
+        lambda data: b"\xff" * len(data),
+        lambda data: data[:64] + np.random.default_rng(0).bytes(len(data) - 64),
+    ],
+    ids=["half", "empty", "no program", "inside"],
 )
 def test_a_damaged_file_is_named(
     model: Path, spec: DecoderSpec, tmp_path: Path, damage: Callable[[bytes], bytes]
