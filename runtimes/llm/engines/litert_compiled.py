@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import ai_edge_litert
 import numpy as np
 from ai_edge_litert.compiled_model import CompiledModel
+from ai_edge_litert.environment import Environment
 from ai_edge_litert.options import CpuOptions, Options
 from ai_edge_litert.tensor_buffer import TensorBuffer
 
@@ -52,7 +53,12 @@ class CompiledSession:
         """
         self._buffers = _SharedBuffers()
         cpu = CpuOptions(num_threads=threads, xnnpack_weight_cache_path=_WEIGHT_CACHE)
-        self._model = CompiledModel.from_file(str(path), options=Options(cpu_options=cpu))
+        environment = Environment.create()
+        try:
+            self._model = CompiledModel.from_file(str(path), environment=environment, options=Options(cpu_options=cpu))
+        except Exception:  # else it lives on in the traceback, and its end is not quiet
+            environment.close()
+            raise
         weakref.finalize(self, _close, self._model)
         self._names = self._model.get_signature_list()
         self._capacities: dict[str, int] = {}  # what each signature has last run with

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ from edgepipe.errors import EngineError
 from edgepipe.runtimes.llm.engines.static_widths import Entry, Feeds, Results, StaticWidthsDecoder, cache_inputs
 from edgepipe.runtimes.llm.kv_cache import KVCache
 from edgepipe.runtimes.llm.spec import DecoderSpec
-from edgepipe.runtimes.vision.engine import first_line
+from edgepipe.runtimes.vision.engine import damaged, first_line
 from edgepipe.runtimes.vision.engines.litert import interpreters
 from edgepipe.runtimes.vision.engines.quiet import quiet
 
@@ -43,24 +44,26 @@ class TFLiteDecoder(StaticWidthsDecoder):
 
         Raises:
             MissingExtra: neither ai-edge-litert nor tflite-runtime is installed.
-            EngineError: LiteRT refuses the file, or its graphs are of another shape.
+            EngineError: its graphs are of another shape.
+            BundleError: the file is damaged.
         """
         try:
             with quiet():
                 self._session = _open(model, threads or os.cpu_count() or 1)
-        except (RuntimeError, ValueError) as error:
-            raise EngineError(f"{model}: LiteRT cannot load it: {first_line(error)}") from error
-        entries = Entry.all_of(self._session.signatures, scored)
+                entries = Entry.all_of(self._session.signatures, scored)
+                shapes = {entry: self._session.shapes(entry.name) for entry in entries}
+        except (RuntimeError, ValueError, MemoryError) as error:
+            raise damaged(model, error) from error
         if not any(not entry.last_only for entry in entries):
             kind = "with attention mass " if scored else ""
             raise EngineError(f"{model} has no decoder {kind}that edgepipe wrote: export the bundle again")
         super().__init__(spec, entries, scored)
         for entry in entries:
-            self._check(model, entry)
+            self._check(model, entry, shapes[entry])
 
-    def _check(self, model: Path, entry: Entry) -> None:
+    def _check(self, model: Path, entry: Entry, shapes: dict[str, list[int]]) -> None:
         """A graph must have ``spec``'s shape."""
-        spec, shapes = self.spec, self._session.shapes(entry.name)
+        spec = self.spec
         keys = shapes.get(f"keys_{spec.num_layers - 1}", [0, 0, 0])
         found = (len([name for name in shapes if name.startswith("keys_")]), keys[0], keys[2], shapes["logits"][-1])
         expected = (spec.num_layers, spec.num_kv_heads, spec.head_dim, spec.num_logits)
@@ -88,6 +91,7 @@ class InterpreterSession:
     def __init__(self, interpreter: Any) -> None:
         self._interpreter = interpreter
         self._runners: dict[str, Any] = {}
+        self._has_run = False
 
     @property
     def signatures(self) -> list[str]:
@@ -102,7 +106,9 @@ class InterpreterSession:
 
     def run(self, signature: str, feeds: Mapping[str, np.ndarray], cache: KVCache) -> dict[str, np.ndarray]:
         """Run a signature over a cache."""
-        found: dict[str, np.ndarray] = self._runner(signature)(**feeds, **cache_inputs(cache))
+        with nullcontext() if self._has_run else quiet():  # it tells once that it takes XNNPACK
+            found: dict[str, np.ndarray] = self._runner(signature)(**feeds, **cache_inputs(cache))
+        self._has_run = True
         return found
 
     def _runner(self, signature: str) -> Any:
@@ -112,10 +118,11 @@ class InterpreterSession:
 
 
 def _open(model: Path, threads: int) -> Session:
-    litert = interpreters()
+    # It checks the structure of the file, weights aside: on damaged offsets a compiled model ends the process.
+    interpreter = interpreters().Interpreter(str(model), num_threads=threads)
     try:
         from edgepipe.runtimes.llm.engines.litert_compiled import CompiledSession
 
         return CompiledSession(model, threads)
     except (ImportError, OSError, AttributeError):  # an older package
-        return InterpreterSession(litert.Interpreter(str(model), num_threads=threads))
+        return InterpreterSession(interpreter)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgepipe.errors import EngineError, UnsupportedModel
+from edgepipe.errors import BundleError, EngineError, UnsupportedModel
 from edgepipe.exporters.llm.recipe import DecoderRecipe
 from edgepipe.exporters.llm.static_shape import FormatReport, StaticShape
 from edgepipe.exporters.llm.tflite import write_tflite
@@ -183,7 +183,7 @@ def test_a_file_of_another_shape_or_none_of_ours_is_refused(export: Callable[...
             TFLiteDecoder(tiny.path, replace(tiny.weights.spec, **change))
     damaged = tmp_path / "model.tflite"
     damaged.write_bytes(b"not a model at all" * 9)
-    with pytest.raises(EngineError, match="cannot load"):
+    with pytest.raises(BundleError, match="cannot be loaded .*: copy or export the bundle again"):
         TFLiteDecoder(damaged, tiny.weights.spec)
 
 
