@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from edgepipe.errors import BundleError
+from edgepipe.errors import BundleError, EngineError
 from edgepipe.lazy import load
 from edgepipe.runtimes.llm.decoder import CachedDecoder
 from edgepipe.runtimes.llm.engines import ENGINES
@@ -61,7 +63,31 @@ def write_reference(bundle: Path, name: str, components: dict[str, Any], form: s
     The file holds ``tolerance`` (of a logit) and ``cases``: ``prompt_ids``, the ``greedy_ids`` that follow, and
     ``logits_top``, the ``ids`` and ``values`` of the largest logits after the prompt. Ids are the tokenizer's, also
     where the head is trimmed. ``components`` are those of edgepipe.json, as far as they are exported.
+
+    ExecuTorch runs in a process of its own, as on a device: in one that has loaded torch to export, attention has other
+    threads and rounds otherwise (`edgepipe.runtimes.executorch_binding`).
+
+    Raises:
+        EngineError: the engine fails.
     """
+    if form != "executorch":
+        record_reference(bundle, name, components, form, PROMPTS)
+        return
+    work = json.dumps([str(bundle), name, components, form, PROMPTS])
+    done = subprocess.run([sys.executable, "-P", "-c", _RECORD], input=work, capture_output=True, text=True)
+    if done.returncode:
+        raise EngineError(f"{name} in {form} does not run: {done.stderr.strip().rpartition(chr(10))[2]}")
+
+
+# A process that does what stdin says.
+_RECORD = f"import json, sys; from {__name__} import record_reference; record_reference(*json.load(sys.stdin))"
+
+
+def record_reference(
+    bundle: str | Path, name: str, components: dict[str, Any], form: str, prompts: Sequence[str]
+) -> None:
+    """What `write_reference` does, here and now."""
+    bundle = Path(bundle)
     parts = [name, "target"] if components[name]["kind"] == "head" else [name]
     specs = {part: DecoderSpec.from_json(components[part]["spec"]) for part in parts}
     files = {part: components[part]["formats"][form] for part in parts}
@@ -81,7 +107,7 @@ def write_reference(bundle: Path, name: str, components: dict[str, Any], form: s
     tokenizer = load_tokenizer(bundle / name)
     golden = {
         "tolerance": QUANTIZED_TOLERANCE if quantized else FP32_TOLERANCE,
-        "cases": [case(tokenizer.encode(prompt)) for prompt in PROMPTS],
+        "cases": [case(tokenizer.encode(prompt)) for prompt in prompts],
     }
     path = bundle / reference_file(name, form)
     path.parent.mkdir(parents=True, exist_ok=True)

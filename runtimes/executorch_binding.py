@@ -40,7 +40,9 @@ def _one_openmp_thread() -> Iterator[None]:
 
     ExecuTorch's own threads call torch's BLAS, for attention. It would start OpenMP's for each of the many small
     products, which take the cores from those that wait: 2 to 5 tokens then take three times as long. OpenMP reads
-    this once, when torch is loaded.
+    this once, when torch is loaded. Where it was loaded before, its threads stay, and some products are summed in
+    another order: in SmolLM2's attention 5 to 11 tokens then differ in the last digits, and where activations are
+    quantised to int8 a logit may differ by 0.4.
     """
     if os.environ.get("OMP_NUM_THREADS"):
         yield

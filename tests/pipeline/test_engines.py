@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ import edgepipe
 from edgepipe.errors import BundleError, EdgepipeError, MissingExtra, RecipeError, UnsupportedModel
 from edgepipe.exporters.llm.recipe import DecoderRecipe
 from edgepipe.exporters.llm.static_shape import StaticShape
-from edgepipe.pipeline import decoder_engines, engine_choice
+from edgepipe.pipeline import decoder_engines, engine_choice, reference
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.compare_view import view
 from edgepipe.pipeline.decode_options import CacheOptions, DecodeOptions
@@ -99,6 +100,26 @@ def test_golden_outputs_are_of_each_engine(engines_bundle: Path, engine: str) ->
     assert (outcome.engine, outcome.components) == (engine, ("target", "draft"))
     assert outcome.tokens == 2 * 3 * 16
     assert outcome.max_abs_logit < 1e-3
+
+
+@pytest.mark.slow
+def test_executorch_computes_as_it_did_when_it_was_exported(
+    tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of these shapes, torch's BLAS rounds otherwise where torch was loaded before the engine, as it is here."""
+    pytest.importorskip("executorch")
+    monkeypatch.setattr(reference, "PROMPTS", ("a, b: c", "x = y + 1"))
+    heads = {"num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "hidden_size": 576}
+    target = DecoderRecipe(str(tiny_model("llama", **heads)), precision="fp32", head_precision="fp32")
+    bundle = edgepipe.export(Recipe(target, formats=("executorch",)), tmp_path / "bundle").folder
+    lengths = [
+        len(case["prompt_ids"])
+        for case in json.loads((bundle / "reference/target.executorch.json").read_bytes())["cases"]
+    ]
+    assert all(5 <= length <= 11 for length in lengths), lengths
+    command = [sys.executable, "-m", "edgepipe", "run", str(bundle), "--verify", "--json"]
+    outcome = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
+    assert outcome["max_abs_logit"] == 0
 
 
 @pytest.mark.slow
