@@ -9,6 +9,7 @@ from edgepipe.lazy import load
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.runtimes.llm.decoder import Decoder
 from edgepipe.runtimes.llm.engines import ENGINES, is_installed
+from edgepipe.runtimes.llm.engines.static_widths import way_out
 from edgepipe.runtimes.llm.spec import DecoderSpec
 
 
@@ -53,8 +54,8 @@ def require_width(files: dict[str, Any], gamma: int, where: str) -> None:
     if widths and gamma >= widths[-1]:
         listed = ", ".join(map(str, widths))
         raise RecipeError(
-            f"gamma is {gamma}: a round then has {gamma + 1} tokens, and {where} has forwards of {listed}: give "
-            f"--gamma {widths[-1] - 1}, or export with --widths {','.join(map(str, [*widths, gamma + 1]))}"
+            f"gamma is {gamma}: a round then has {gamma + 1} tokens, and {where} has forwards of {listed}: "
+            f"{way_out(widths, gamma + 1)}"
         )
 
 

@@ -115,7 +115,7 @@ class StaticWidthsDecoder(ABC):
                 return entry
         raise EngineError(
             f"{count - 1} guesses a round need a graph of width {count}, the file has {_listed(self.widths)}: "
-            f"give --gamma {self.widths[-1] - 1} or less, or export with --widths {_listed([*self.widths, count], ',')}"
+            f"{way_out(self.widths, count)}"
         )
 
     def _step(self, entry: Entry, cache: KVCache, tokens: Sequence[int]) -> np.ndarray:
@@ -146,6 +146,13 @@ def cache_inputs(cache: KVCache) -> dict[str, np.ndarray]:
     """Every layer's keys and values, float32 ``[Hkv, C, D]``, by the names of a graph's inputs."""
     parts = zip(("keys", "values"), cache.rows.swapaxes(0, 1), strict=True)
     return {f"{part}_{layer}": plane for part, planes in parts for layer, plane in enumerate(planes)}
+
+
+def way_out(widths: Sequence[int], count: int) -> str:
+    """What to type where a round has ``count`` tokens, more than the widest of ``widths``, which ascend."""
+    most = widths[-1] - 1
+    fewer = f"--gamma {most} or less" if most else "--drafter none"
+    return f"give {fewer}, or export with --widths {_listed([*widths, count], ',')}"
 
 
 def _listed(numbers: Iterable[int], separator: str = ", ") -> str:

@@ -117,6 +117,8 @@ def test_more_guesses_than_any_graph_takes_name_the_flags() -> None:
         decoder.forward(cache, [1] * 8)
     assert decoder.widths == (1, 5)
     assert cache.pending == 0
+    with pytest.raises(EngineError, match=r"1 guesses .* width 2, the file has 1: give --drafter none, .*--widths 1,2"):
+        Recorder([Entry(1)]).forward(cache, [1] * 2)
 
 
 def test_a_token_that_the_model_does_not_know_is_refused() -> None:
