@@ -10,7 +10,7 @@ from typing import Any
 from weakref import WeakSet
 
 from edgepipe.errors import EngineError, MissingExtra
-from edgepipe.runtimes.vision.engine import damaged
+from edgepipe.runtimes.vision.engine import damaged, first_line
 from edgepipe.runtimes.vision.engines.quiet import quiet
 
 # ExecuTorch has one pool of threads, and ends the process if that changes under a loaded method.
@@ -23,14 +23,19 @@ def load_binding() -> tuple[Any, Any]:
     ``executorch.runtime``, around the binding, would load the exporter too: three more seconds and 130 MB.
 
     Raises:
-        MissingExtra: executorch is not installed.
+        MissingExtra: executorch, or torch, is not installed.
+        EngineError: it is, and does not load.
     """
     with _one_openmp_thread():
         try:
             import torch  # noqa: TID251
             from executorch.extension.pybindings import _portable_lib
-        except ImportError as error:
-            raise MissingExtra("executorch", "executorch") from error
+        except ModuleNotFoundError as error:
+            raise MissingExtra(error.name or "executorch", "executorch") from error
+        except (ImportError, OSError) as error:  # built for another torch, say
+            raise EngineError(
+                f"executorch does not load ({first_line(error)}): pip install --force-reinstall 'edgepipe[executorch]'"
+            ) from error
     return torch, _portable_lib
 
 

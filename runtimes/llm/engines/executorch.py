@@ -21,6 +21,7 @@ from edgepipe.runtimes.llm.spec import DecoderSpec
 from edgepipe.runtimes.vision.engine import damaged, first_line
 from edgepipe.runtimes.vision.engines.quiet import quiet
 
+_OPERATORS = "executorch.extension.llm.custom_ops"
 # Index of the first layer's keys among the inputs.
 _CACHE = 5
 # Bytes of the attention weights of one run, about: fewer tokens go through at once where the cache is large.
@@ -42,8 +43,8 @@ class ExecuTorchDecoder:
 
         Raises:
             MissingExtra: executorch is not installed.
-            EngineError: the program is of another shape, or another engine in this process has another number of
-                threads.
+            EngineError: executorch does not load, the program is of another shape, or another engine in this process
+                has another number of threads.
             BundleError: the file is damaged.
         """
         self.spec = spec
@@ -161,10 +162,12 @@ def _shape(cache: tuple[int, ...]) -> tuple[int, int]:
 
 def _load_operators(torch: Any) -> None:
     """Attention over a cache, and writing to one, for the runtime in the binding."""
-    spec = find_spec("executorch.extension.llm.custom_ops")
+    spec = find_spec(_OPERATORS)
     folders = spec.submodule_search_locations if spec is not None else None
     for folder in folders or ():
         for library in Path(folder).glob("*custom_ops_aot_lib.*"):
             torch.ops.load_library(str(library))
             return
-    raise EngineError("executorch was built without its operators for language models: pip install executorch")
+    raise EngineError(
+        f"executorch has no {_OPERATORS}, its operators for language models: pip install --force-reinstall executorch"
+    )

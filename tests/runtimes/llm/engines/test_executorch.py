@@ -149,5 +149,31 @@ def test_the_program_of_a_vision_model_is_refused(spec: DecoderSpec, tmp_path: P
 
 def test_executorch_missing_says_what_to_type(model: Path, spec: DecoderSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "executorch.extension.pybindings", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'edgepipe\[executorch\]'"):
+    with pytest.raises(MissingExtra, match=r"^executorch\.\S+ is not installed: pip install 'edgepipe\[executorch\]'"):
+        ExecuTorchDecoder(model, spec)
+
+
+@pytest.mark.parametrize("missing", ["torch", "executorch"])
+def test_what_is_missing_is_named(missing: str, spec: DecoderSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name == missing or name.startswith(f"{missing}.")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtra, match=rf"^{missing}\S* is not installed: pip install 'edgepipe\[executorch\]'"):
+        ExecuTorchDecoder(Path("model.pte"), spec)
+
+
+def test_a_binding_that_does_not_load_is_told_from_none(spec: DecoderSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    import executorch.extension.pybindings as package
+
+    monkeypatch.delattr(package, "_portable_lib", raising=False)
+    monkeypatch.delitem(sys.modules, "executorch.extension.pybindings._portable_lib", raising=False)
+    monkeypatch.setattr(package, "__path__", [])
+    with pytest.raises(EngineError, match=r"^executorch does not load \(cannot import name '_portable_lib'.*reinstall"):
+        ExecuTorchDecoder(Path("model.pte"), spec)
+
+
+def test_missing_operators_are_told_from_a_missing_package(
+    model: Path, spec: DecoderSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "executorch.extension.llm.custom_ops", None)
+    with pytest.raises(EngineError, match=r"^executorch has no executorch\.extension\.llm\.custom_ops, .*reinstall"):
         ExecuTorchDecoder(model, spec)
