@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 
-from edgepipe.errors import EdgepipeError
+from edgepipe.errors import EdgepipeError, EdgepipeWarning, RecipeError
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.cost_curve import time_widths
 from edgepipe.pipeline.decode_options import DecodeOptions
@@ -29,7 +30,8 @@ WARMUP, REPEATS = 2, 9
 def choose_engine(bundle: Bundle, options: DecodeOptions, tell: Callable[[str], None] = lambda step: None) -> str:
     """The engine of most expected tokens per second, of those that are installed and that the bundle has files for.
 
-    From the cache, else measured here and now, each engine with its own costs (`edgepipe.pipeline.device_costs`).
+    From the cache, else measured here and now, each engine with its own costs (`edgepipe.pipeline.device_costs`). A
+    warning names each that cannot run; where that may be mended, nothing is kept.
 
     Args:
         bundle: with a decoder.
@@ -48,22 +50,28 @@ def choose_engine(bundle: Bundle, options: DecodeOptions, tell: Callable[[str], 
     path = cache_path("engine", SCHEMA_VERSION, facts)
     chosen = _read(path)
     if chosen not in candidates:
-        speeds = _measure(bundle, options, candidates, tell)
+        speeds, left_out = _measure(bundle, options, candidates, tell)
+        for engine, reason in left_out.items():
+            warnings.warn(f"--engine auto leaves out {engine}: {reason}", EdgepipeWarning, stacklevel=2)
         chosen = max(speeds, key=lambda engine: speeds[engine])
-        keep(path, {"engine": chosen, "tokens_per_s": speeds})
+        if all(isinstance(reason, RecipeError) for reason in left_out.values()):  # other reasons may be mended
+            keep(path, {"engine": chosen, "tokens_per_s": speeds})
     return chosen
 
 
 def _measure(
     bundle: Bundle, options: DecodeOptions, candidates: list[str], tell: Callable[[str], None]
-) -> dict[str, float]:
-    """Expected tokens per second of each engine that can be loaded and has forwards of so many guesses.
+) -> tuple[dict[str, float], dict[str, EdgepipeError]]:
+    """Expected tokens per second of each engine, and why others cannot run: forwards too narrow, a damaged file.
 
     Plain rounds are timed in turns, so that a drift of the machine does not decide.
+
+    Raises:
+        EdgepipeError: none can; what the first said.
     """
     speedups: dict[str, float] = {}
     targets: list[CachedDecoder] = []
-    failure: EdgepipeError | None = None
+    left_out: dict[str, EdgepipeError] = {}
     for engine in candidates:
         tell(f"measuring {engine}")
         try:
@@ -72,15 +80,15 @@ def _measure(
             targets.append(session.cached("target", options.cache, _PROMPT + 1))
             speedups[engine] = speedup
         except EdgepipeError as error:
-            failure = failure or error
+            left_out[engine] = error.with_traceback(None)  # which would keep the last session
     if not speedups:
-        assert failure is not None
-        raise failure
+        raise next(iter(left_out.values()))
     times = time_widths(targets, [0] * _PROMPT, [0], WARMUP, REPEATS)
-    return {
+    speeds = {
         engine: speedup * 1e9 / median(taken[1])
         for (engine, speedup), taken in zip(speedups.items(), times, strict=True)
     }
+    return speeds, left_out
 
 
 def gammas(session: Session) -> range:

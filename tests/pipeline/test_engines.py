@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 import edgepipe
-from edgepipe.errors import BundleError, EdgepipeError, MissingExtra, RecipeError, UnsupportedModel
+from edgepipe.errors import BundleError, EdgepipeError, EdgepipeWarning, MissingExtra, RecipeError, UnsupportedModel
 from edgepipe.exporters.llm.recipe import DecoderRecipe
 from edgepipe.exporters.llm.static_shape import StaticShape
 from edgepipe.pipeline import decoder_engines, engine_choice, reference
 from edgepipe.pipeline.bundle import Bundle
 from edgepipe.pipeline.compare_view import view
 from edgepipe.pipeline.decode_options import CacheOptions, DecodeOptions
-from edgepipe.pipeline.decoder_engines import first_installed
+from edgepipe.pipeline.decoder_engines import first_installed, require_width
 from edgepipe.pipeline.engine_choice import choose_engine, expected_speedup
 from edgepipe.pipeline.measure import Plan, measure
 from edgepipe.pipeline.recipe import Recipe
@@ -125,7 +125,7 @@ def test_executorch_computes_as_it_did_when_it_was_exported(
 @pytest.mark.slow
 def test_a_round_wider_than_any_forward_is_refused(engines_bundle: Path) -> None:
     bundle = Bundle.open(engines_bundle)
-    message = "a round then has 8 tokens, and .* has forwards of 1, 5: give --gamma 4, or export with --widths 1,5,8"
+    message = "has 8 tokens, and .* has forwards of 1, 5: give --gamma 4 or less, or export with --widths 1,5,8"
     with pytest.raises(RecipeError, match=message):
         Session(bundle, DecodeOptions("tflite", drafter="lookup", gamma=7))
     most = {engine: Session(bundle, DecodeOptions(engine, drafter="lookup")).most_guesses(100) for engine in ENGINES}
@@ -202,6 +202,25 @@ def test_deploying_installs_what_is_asked_for(engines_bundle: Path) -> None:
     assert engines_for(bundle, "all") == ["executorch", "litert", "onnx"]
 
 
+def test_without_a_wider_forward_the_way_out_has_no_guesses() -> None:
+    message = r"has forwards of 1: give --drafter none, or export with --widths 1,2"
+    with pytest.raises(RecipeError, match=message):
+        require_width({"widths": [1]}, 1, "bundle in tflite")
+    with pytest.raises(RecipeError, match="gamma is 0: expected 1"):  # so that it can't be the way out
+        DecodeOptions(drafter="lookup", gamma=0)
+
+
+@pytest.mark.slow
+def test_an_engine_without_so_wide_a_forward_is_left_out(engines_bundle: Path, empty_cache: Path) -> None:
+    bundle, options = Bundle.open(engines_bundle), DecodeOptions(threads=1, drafter="lookup", gamma=7)
+    with pytest.warns(EdgepipeWarning, match="^--engine auto leaves out tflite: gamma is 7") as caught:
+        chosen = choose_engine(bundle, options)
+    assert len(caught) == 1
+    assert chosen in ("onnx", "executorch")
+    (kept,) = (json.loads(path.read_text()) for path in (empty_cache / "engine").iterdir())
+    assert set(kept["tokens_per_s"]) == {"onnx", "executorch"}
+
+
 def test_the_first_that_is_installed_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     component = {"formats": {"executorch": {}, "tflite": {}}}
     monkeypatch.setattr(decoder_engines, "is_installed", lambda engine: engine == "executorch")
@@ -254,7 +273,9 @@ def test_an_engine_that_is_not_installed_is_named_with_its_extra(
     assert Session(bundle, DecodeOptions()).engine == "onnx"
 
 
-def test_an_engine_that_cannot_be_loaded_is_not_chosen(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_cannot_be_loaded_is_not_chosen(
+    tiny_bundle: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bundle = Bundle.open(tiny_bundle)
     formats = bundle.manifest["components"]["target"]["formats"]
     formats["tflite"] = formats["onnx"]
@@ -265,7 +286,10 @@ def test_an_engine_that_cannot_be_loaded_is_not_chosen(tiny_bundle: Path, monkey
 
     load = decoder_engines.load
     monkeypatch.setattr(decoder_engines, "load", lambda name: absent if name == ENGINES["tflite"] else load(name))
-    assert choose_engine(bundle, DecodeOptions(threads=1)) == "onnx"
+    for _ in range(2):  # nothing is kept, as it may be mended
+        with pytest.warns(EdgepipeWarning, match="^--engine auto leaves out tflite: ai-edge-litert is not installed"):
+            assert choose_engine(bundle, DecodeOptions(threads=1)) == "onnx"
+    assert not (empty_cache / "engine").exists()
     monkeypatch.setattr(decoder_engines, "load", lambda name: absent)
     with pytest.raises(MissingExtra, match=r"edgepipe\[litert\]"):
         choose_engine(bundle, DecodeOptions(threads=2))
