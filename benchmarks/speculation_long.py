@@ -40,7 +40,7 @@ def measure_long(bundle: Bundle, length: int, options: Any) -> list[dict[str, An
         decoders = {}
         for name, way in ways.items():
             session.options = way  # one loaded engine serves them all
-            decoders[name] = session.decoder(len(prompt) + 1 + options.tokens)
+            decoders[name] = session.decoder(len(prompt) + options.tokens + GAMMA + 1)  # the probe feeds so many more
         session.options = ways["sparse"]
         window = session.cached("target", session.options.own_window, len(prompt))
         window.prefill(prompt[:GAMMA] * (window.policy.budget // GAMMA))
