@@ -119,10 +119,23 @@ class InterpreterSession:
 
 def _open(model: Path, threads: int) -> Session:
     # It checks the structure of the file, weights aside: on damaged offsets a compiled model ends the process.
-    interpreter = interpreters().Interpreter(str(model), num_threads=threads)
+    litert = interpreters()
+    interpreter = litert.Interpreter(str(model), num_threads=threads)
+    if litert.__name__.startswith("tflite_runtime"):
+        _refuse_scales_of_rows(model, interpreter)
     try:
         from edgepipe.runtimes.llm.engines.litert_compiled import CompiledSession
 
         return CompiledSession(model, threads)
     except (ImportError, OSError, AttributeError):  # an older package
         return InterpreterSession(interpreter)
+
+
+def _refuse_scales_of_rows(model: Path, interpreter: Any) -> None:
+    """The last tflite-runtime, 2.14, takes int8 weights with a scale for each row for zeros, and says nothing."""
+    for tensor in interpreter.get_tensor_details():
+        if tensor["dtype"] is np.int8 and len(tensor["quantization_parameters"]["scales"]) > 1:
+            raise EngineError(
+                f"{model} has int8 weights, which tflite-runtime takes for zeros: pip install ai-edge-litert, "
+                "or export with --precision fp32"
+            )

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from edgepipe.runtimes.llm.spec import DecoderSpec
 pytest.importorskip("ai_edge_litert")
 from edgepipe.runtimes.llm.engines import litert_compiled
 from edgepipe.runtimes.llm.engines.tflite import TFLiteDecoder
+from edgepipe.runtimes.vision.engines import litert
 
 pytestmark = pytest.mark.slow  # litert-torch takes seconds a piece
 REFUSAL = r"^\S+model.tflite cannot be loaded \(.*\): copy or export the bundle again$"
@@ -91,6 +93,19 @@ def test_a_file_that_is_damaged_inside_is_named(model: Path, spec: DecoderSpec, 
     copy.write_bytes(data[:64] + np.random.default_rng(seed).bytes(len(data) - 64))
     with pytest.raises(BundleError, match=REFUSAL):
         TFLiteDecoder(copy, spec)
+
+
+@pytest.mark.parametrize(("precision", "expected"), [("fp32", None), ("int8", "takes for zeros"), ("int4", "zeros")])
+def test_weights_that_tflite_runtime_takes_for_zeros_are_refused(
+    weights: DecoderWeights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, expected: str | None
+) -> None:
+    """Its interpreter, 2.14, makes zeros of a layer that ai-edge-quantizer quantised by channel; not if by tensor."""
+    from edgepipe.exporters.llm.tflite import write_tflite
+
+    written = write_tflite(weights, DecoderRecipe("tiny", precision=precision), StaticShape((1,), 8), tmp_path)
+    monkeypatch.setattr(litert.interpreters(), "__name__", "tflite_runtime.interpreter")
+    with pytest.raises(EngineError, match=expected) if expected else nullcontext():
+        TFLiteDecoder(tmp_path / written.paths["plain"], weights.spec)
 
 
 def test_tensors_for_which_there_is_no_room_are_a_damage(
