@@ -131,4 +131,5 @@ def test_executorch_missing_says_what_to_type(folder: Path, monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "executorch.extension.pybindings", None)
     with pytest.raises(MissingExtra) as error:
         ExecuTorchEngine(folder)
-    assert one_line(error) == "executorch is not installed: pip install 'edgepipe[executorch]'"
+    expected = "executorch.extension.pybindings is not installed: pip install 'edgepipe[executorch]'"
+    assert one_line(error) == expected
