@@ -44,7 +44,7 @@ class TFLiteDecoder(StaticWidthsDecoder):
 
         Raises:
             MissingExtra: neither ai-edge-litert nor tflite-runtime is installed.
-            EngineError: its graphs are of another shape.
+            EngineError: its graphs are of another shape, or tflite-runtime would take its weights for zeros.
             BundleError: the file is damaged.
         """
         try:
