@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -122,8 +122,18 @@ def facts(root: Path, bundle: str) -> dict[str, Any]:
         "free_bytes": free_bytes(root),
         "stamp": read_stamp(root),
         "bundle_sums": sums.read_text("utf-8") if sums.is_file() else None,
-        "incoming_bytes": sum(path.stat().st_size for path in incoming.rglob("*") if path.is_file()),
+        "incoming_bytes": folder_bytes(incoming),
     }
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all files below a folder, 0 if there is none; what another process removes meanwhile does not count."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += os.lstat(os.path.join(place, name)).st_size
+    return total
 
 
 def free_bytes(place: Path) -> int:

@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 
+from edgepipe.devices.installation import folder_bytes
+
 pytestmark = pytest.mark.slow
 
 Ballasted = Callable[..., Path]
@@ -180,13 +182,14 @@ def test_killed_at_random_moments_the_next_deploy_ends_in_a_verified_bundle(
     """Whatever is killed, and whenever: the name holds nothing, or all of one version."""
     size, bundles, generator = 12 * MB, pi.home / ".edgepipe/bundles", random.Random(7)
     versions = [ballasted(seed, size) for seed in (1, 2)]
-    there, sums = bundles / "heavy", [(version / "SHA256SUMS").read_text() for version in versions]
+    there, incoming = bundles / "heavy", bundles / ".heavy.incoming"
+    sums = [(version / "SHA256SUMS").read_text() for version in versions]
     struck = dict.fromkeys(("workstation", "ssh", "there"), 0)
     for moment in range(MOMENTS):
         process = start(pi, "deploy", versions[moment // 2 % 2])
         victim, share, seconds = generator.choice(list(struck)), generator.uniform(0, 1), generator.uniform(1, 6)
         deadline = time.monotonic() + (seconds if moment % 4 == 0 else 120)  # some before anything has come
-        while process.poll() is None and time.monotonic() < deadline and arrived(bundles) < share * size:
+        while process.poll() is None and time.monotonic() < deadline and folder_bytes(incoming) < share * size:
             time.sleep(0.002)
         if victim == "workstation":
             struck[victim] += process.poll() is None
@@ -215,15 +218,6 @@ def test_killed_at_random_moments_the_next_deploy_ends_in_a_verified_bundle(
     assert is_whole(there)
     assert (there / "SHA256SUMS").read_text() == sums[0]
     assert not list(bundles.glob(".heavy*"))
-
-
-def arrived(bundles: Path) -> int:
-    """Bytes of a bundle on its way."""
-    sizes = []
-    for path in bundles.glob(".heavy.incoming/**/*"):
-        with contextlib.suppress(FileNotFoundError):
-            sizes.append(path.stat().st_size)
-    return sum(sizes)
 
 
 def test_a_disk_of_50_mib_is_reported_with_the_numbers(pi: Any, ballasted: Ballasted) -> None:
