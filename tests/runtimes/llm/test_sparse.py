@@ -39,6 +39,7 @@ def plain(target: Any, prompt: list[int], count: int) -> list[int]:
 
 
 @pytest.mark.every_engine
+@pytest.mark.parametrize("model", ["llama", "qwen3"])  # all of them in all engines: test_speculative.py
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     prompt=st.lists(st.integers(0, 299), min_size=1, max_size=40),
@@ -50,7 +51,7 @@ def plain(target: Any, prompt: list[int], count: int) -> list[int]:
 def test_greedy_text_equals_plain_greedy_text(
     cached: Callable[..., Any],
     random_gamma: Callable[..., Any],
-    architecture: str,
+    model: str,
     prompt: list[int],
     gamma: int,
     budget: int,
@@ -58,11 +59,11 @@ def test_greedy_text_equals_plain_greedy_text(
     data: st.DataObject,
 ) -> None:
     sinks = data.draw(st.integers(0, min(budget - 1, 8)))
-    decoder = sparse(cached(architecture), budget, sinks, gamma)
+    decoder = sparse(cached(model), budget, sinks, gamma)
     if changing:
         decoder.gamma = random_gamma(gamma, budget)
     rounds = decode(decoder, prompt, 40)
-    assert decoder.text == plain(cached(architecture), prompt, 40)
+    assert decoder.text == plain(cached(model), prompt, 40)
     if budget >= len(decoder.text):  # it sees all that the target sees
         assert all(entry.accepted == entry.drafted for entry in rounds)
 

@@ -35,6 +35,7 @@ def test_logits_of_all_tokens() -> None:
 
 
 @pytest.mark.every_engine
+@pytest.mark.parametrize("model", ["llama", "qwen3"])  # all of them in all engines: test_speculative.py
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     prompt=st.lists(st.integers(0, 299), min_size=1, max_size=40),
@@ -47,7 +48,7 @@ def test_logits_of_all_tokens() -> None:
 def test_greedy_text_equals_plain_greedy_text(
     cached: Callable[..., Any],
     trimmed_drafter: Callable[..., Any],
-    architecture: str,
+    model: str,
     prompt: list[int],
     gamma: int,
     limits: list[int],
@@ -56,12 +57,12 @@ def test_greedy_text_equals_plain_greedy_text(
     tokens: int,
 ) -> None:
     params = SamplingParams(repetition_penalty=penalty)
-    plain = SpeculativeDecoder(cached(architecture), Sampler(params))
+    plain = SpeculativeDecoder(cached(model), Sampler(params))
     decode(plain, prompt, 40)
     sampler = Sampler(params)
     kept = Window(24) if policy == "window" else H2O(24) if policy == "h2o" else None
-    drafter = trimmed_drafter(architecture, sampler, kept, tokens=tokens)
-    decoder = SpeculativeDecoder(cached(architecture), sampler, drafter, gamma)
+    drafter = trimmed_drafter(model, sampler, kept, tokens=tokens)
+    decoder = SpeculativeDecoder(cached(model), sampler, drafter, gamma)
     rounds = decode(decoder, prompt, 40, limits)
     assert decoder.text == plain.text
     assert all(len(entry.tokens) == entry.accepted + 1 for entry in rounds)
