@@ -112,6 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _fail(arguments, type(error).__name__, str(error), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _fail(arguments, "Interrupted", "interrupted", INTERRUPTED)
+    except MemoryError as error:  # numpy says how much it asked for, others next to nothing
+        told = f"there is not enough memory ({error})" if str(error) else "there is not enough memory"
+        _fail(arguments, "MemoryError", f"{told}: end other programs, or take a smaller model or --budget", 1)
     except BrokenPipeError:
         # Nobody reads on, as when piped into head: give the interpreter a stdout that it can flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

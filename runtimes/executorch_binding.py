@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from edgepipe.errors import EngineError, MissingExtra
-from edgepipe.runtimes.vision.engine import damaged, first_line
+from edgepipe.errors import BundleError, EngineError, MissingExtra
+from edgepipe.runtimes.vision.engine import first_line
 from edgepipe.runtimes.vision.engines.quiet import quiet
 
 # ExecuTorch has one pool of threads, and ends the process if that changes under a loaded method.
@@ -87,5 +87,5 @@ def open_program(binding: Any, path: Path) -> Any:
     """
     with path.open("rb") as file:
         if file.read(6)[4:] != b"ET":  # ExecuTorch ends the process on other files
-            raise damaged(path, "it is no ExecuTorch program")
+            raise BundleError(f"{path} is no ExecuTorch program: copy or export the bundle again")
     return binding._load_program(str(path), program_verification=binding.Verification.InternalConsistency)

@@ -51,9 +51,12 @@ def unknown_part(part: str, folder: Path, known: Iterable[str]) -> EngineError:
     return EngineError(f"{folder} has no part {part!r}: expected one of {', '.join(sorted(known)) or 'none'}")
 
 
-def damaged(path: Path, reason: object) -> BundleError:
-    """The error for a model file that an engine cannot load; ``reason`` is what the engine said."""
-    return BundleError(f"{path} cannot be loaded ({first_line(reason)}): copy or export the bundle again")
+def unloadable(path: Path, reason: object) -> BundleError:
+    """The error for a model file that an engine cannot load; ``reason`` is what it said, of little memory often no more
+    than of a damaged file.
+    """
+    told = f"{path} cannot be loaded ({first_line(reason)})"
+    return BundleError(f"{told}: if there is memory left for it, copy or export the bundle again")
 
 
 def check_input(part: str, image: np.ndarray, shape: Sequence[int], dtype: np.dtype) -> None:

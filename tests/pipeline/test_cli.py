@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -74,6 +75,21 @@ def test_every_verb_has_help_and_the_table_quotes_it(verb: str) -> None:
     done = run(verb, "--help")
     assert done.returncode == 0
     assert done.stdout.startswith(f"Usage: edgepipe {verb} ")
+
+
+def test_a_lack_of_memory_is_one_line() -> None:
+    with pytest.raises(MemoryError) as refused:
+        bytearray(2**62)
+    assert fail_with(refused.value) == (
+        1,
+        "",
+        "error: there is not enough memory: end other programs, or take a smaller model or --budget\n",
+    )
+    with pytest.raises(MemoryError) as refused:
+        np.empty(2**60, np.uint8)
+    assert "not enough memory (Unable to allocate 1.00 EiB" in fail_with(refused.value)[2]
+    error = json.loads(fail_with(refused.value, "--json")[1])["error"]
+    assert (error["type"], error["exit_code"]) == ("MemoryError", 1)
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("exprot", "export"), ("mesure", "measure"), ("rnu", "run")])

@@ -18,7 +18,7 @@ from edgepipe.runtimes.llm.engines.static_widths import HIDDEN
 from edgepipe.runtimes.llm.kv_cache import KVCache
 from edgepipe.runtimes.llm.rope import cos_sin_tables
 from edgepipe.runtimes.llm.spec import DecoderSpec
-from edgepipe.runtimes.vision.engine import damaged, first_line
+from edgepipe.runtimes.vision.engine import first_line, unloadable
 from edgepipe.runtimes.vision.engines.quiet import quiet
 
 _OPERATORS = "executorch.extension.llm.custom_ops"
@@ -59,8 +59,8 @@ class ExecuTorchDecoder:
                 meta = self._method.method_meta()
                 shapes = [tuple(meta.input_tensor_meta(index).sizes()) for index in range(meta.num_inputs())]
                 logits = tuple(meta.output_tensor_meta(0).sizes())
-        except (RuntimeError, ValueError, OSError) as error:
-            raise damaged(model, error) from error
+        except (RuntimeError, ValueError, OSError, MemoryError) as error:
+            raise unloadable(model, error) from error
         cache = spec.num_layers * (4 if scored else 2)
         if len(shapes) != _CACHE + cache + scored or _shape(shapes[_CACHE]) != (spec.num_kv_heads, spec.head_dim):
             raise EngineError(

@@ -14,7 +14,7 @@ from edgepipe.errors import EngineError
 from edgepipe.runtimes.llm.engines.static_widths import Entry, Feeds, Results, StaticWidthsDecoder, cache_inputs
 from edgepipe.runtimes.llm.kv_cache import KVCache
 from edgepipe.runtimes.llm.spec import DecoderSpec
-from edgepipe.runtimes.vision.engine import damaged, first_line
+from edgepipe.runtimes.vision.engine import first_line, unloadable
 from edgepipe.runtimes.vision.engines.litert import interpreters
 from edgepipe.runtimes.vision.engines.quiet import quiet
 
@@ -53,7 +53,7 @@ class TFLiteDecoder(StaticWidthsDecoder):
                 entries = Entry.all_of(self._session.signatures, scored)
                 shapes = {entry: self._session.shapes(entry.name) for entry in entries}
         except (RuntimeError, ValueError, MemoryError) as error:
-            raise damaged(model, error) from error
+            raise unloadable(model, error) from error
         if not any(not entry.last_only for entry in entries):
             kind = "with attention mass " if scored else ""
             raise EngineError(f"{model} has no decoder {kind}that edgepipe wrote: export the bundle again")

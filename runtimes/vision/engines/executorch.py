@@ -9,7 +9,7 @@ import numpy as np
 
 from edgepipe.errors import EngineError
 from edgepipe.runtimes.executorch_binding import load_binding, open_program, use_threads
-from edgepipe.runtimes.vision.engine import check_input, damaged, first_line, unknown_part
+from edgepipe.runtimes.vision.engine import check_input, first_line, unknown_part, unloadable
 from edgepipe.runtimes.vision.engines.quiet import quiet
 
 DTYPES = {0: np.uint8, 1: np.int8, 6: np.float32}  # by ExecuTorch's ScalarType
@@ -68,6 +68,6 @@ class ExecuTorchEngine:
                     raise unknown_part(part, self.path, known)
                 method = self._program.load_method(part)
                 entry = method.method_meta().input_tensor_meta(0)
-        except (RuntimeError, ValueError) as error:
-            raise damaged(self.path, error) from error
+        except (RuntimeError, ValueError, MemoryError) as error:
+            raise unloadable(self.path, error) from error
         return _Part(tuple(entry.sizes()), np.dtype(DTYPES[entry.dtype()]), method)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgepipe.errors import EngineError, MissingExtra
-from edgepipe.runtimes.vision.engine import SPLIT, WHOLE, check_input, damaged, first_line, unknown_part
+from edgepipe.runtimes.vision.engine import SPLIT, WHOLE, check_input, first_line, unknown_part, unloadable
 from edgepipe.runtimes.vision.engines.litert_memory import arena_bytes
 from edgepipe.runtimes.vision.engines.quiet import quiet
 
@@ -113,8 +113,8 @@ class LiteRTEngine:
                 experimental_op_resolver_type=kinds.BUILTIN_REF if self.exact else kinds.AUTO,
             )
             interpreter.allocate_tensors()
-        except (RuntimeError, ValueError) as error:
-            raise damaged(path, error) from error
+        except (RuntimeError, ValueError, MemoryError) as error:
+            raise unloadable(path, error) from error
         return interpreter
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from edgepipe.errors import EngineError
-from edgepipe.runtimes.vision.engine import check_input, damaged, first_line, unknown_part
+from edgepipe.runtimes.vision.engine import check_input, first_line, unknown_part, unloadable
 
 try:
     import onnxruntime as ort
@@ -61,6 +61,6 @@ class OnnxEngine:
         try:
             session = ort.InferenceSession(str(self._files[part]), options, providers=["CPUExecutionProvider"])
         except Exception as error:
-            raise damaged(self._files[part], error) from error
+            raise unloadable(self._files[part], error) from error
         self._sessions[part] = session
         return session

@@ -158,7 +158,7 @@ def test_a_damaged_file_is_named(name: str, damage: Callable[[bytes], bytes], fo
         load(ENGINES[name])(folder).run("whole", IMAGE)
     message = one_line(error)
     assert message.startswith(f"{path} cannot be loaded (")
-    assert message.endswith("): copy or export the bundle again")
+    assert message.endswith("): if there is memory left for it, copy or export the bundle again")
 
 
 def test_a_damaged_streamed_file_is_named(folder: Path) -> None:

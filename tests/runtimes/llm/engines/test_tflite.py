@@ -25,7 +25,7 @@ from edgepipe.runtimes.llm.engines.tflite import TFLiteDecoder
 from edgepipe.runtimes.vision.engines import litert
 
 pytestmark = pytest.mark.slow  # litert-torch takes seconds a piece
-REFUSAL = r"^\S+model.tflite cannot be loaded \(.*\): copy or export the bundle again$"
+REFUSAL = r"^\S+model.tflite cannot be loaded \(.*\): if there is memory left for it, copy or export the bundle again$"
 
 # Arguments: the decoder's file, its spec as JSON. Loads the file, and runs a token if it is one of ours.
 LOADING = """
@@ -108,14 +108,14 @@ def test_weights_that_tflite_runtime_takes_for_zeros_are_refused(
         TFLiteDecoder(tmp_path / written.paths["plain"], weights.spec)
 
 
-def test_tensors_for_which_there_is_no_room_are_a_damage(
+def test_tensors_for_which_there_is_no_room_are_one_line(
     model: Path, spec: DecoderSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*arguments: object, **options: object) -> None:
         raise MemoryError("std::bad_alloc")  # from_file does, on some damaged sizes
 
     monkeypatch.setattr(litert_compiled.CompiledModel, "from_file", refuse)
-    with pytest.raises(BundleError, match=r"model.tflite cannot be loaded \(std::bad_alloc\)"):
+    with pytest.raises(BundleError, match=r"model.tflite cannot be loaded \(std::bad_alloc\): if there is memory"):
         TFLiteDecoder(model, spec)
 
 
