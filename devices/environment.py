@@ -19,6 +19,9 @@ from edgepipe.devices.examination import examine
 from edgepipe.devices.installation import STAMP, facts, free_bytes, locked, python_of, read_stamp
 from edgepipe.errors import DeviceError
 
+# What executorch asks for without a wheel for every processor, quickly made of its source: no compiler is needed.
+_PURE_PYTHON = "antlr4-python3-runtime,coremltools"
+
 
 def install(
     root: Path,
@@ -63,10 +66,7 @@ def install(
                 _run([sys.executable, "-m", "venv", *(["--system-site-packages"] if system_packages else []), venv])
             pip = [python_of(root), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--quiet"]
             if missing:
-                # Numpy and engines are not compiled on a device: that takes hours.
-                pure = ["--prefer-binary"] if system_packages else ["--only-binary", ":all:"]
-                index = ["--no-index", "--find-links", wheels] if wheels else []
-                _run([*pip, *pure, *index, *missing])
+                _run([*pip, *sources(system_packages, wheels), *missing])
             _run([*pip, "--no-deps", "--no-index", "--force-reinstall", str(wheel)])
         except subprocess.CalledProcessError as error:
             if stamp is None:
@@ -82,6 +82,15 @@ def install(
         }
         _write_stamp(root, stamp)
         return True
+
+
+def sources(system_packages: bool, wheels: str | None) -> list[str]:
+    """pip's options for where packages come from: numpy and engines are not compiled on a device, that takes hours."""
+    if wheels:
+        return ["--no-index", "--find-links", wheels, "--only-binary", ":all:"]
+    if system_packages:
+        return ["--prefer-binary"]
+    return ["--only-binary", ":all:", "--no-binary", _PURE_PYTHON]
 
 
 def _write_stamp(root: Path, stamp: dict[str, Any]) -> None:
@@ -114,7 +123,11 @@ def _failure(error: subprocess.CalledProcessError, root: Path) -> str:
     reason = lines[-1] if lines else " ".join(said.split())[-300:] or f"exit code {error.returncode}"
     if "pip" not in error.cmd:
         return f"no environment can be made there: {reason}"
-    return f"pip failed: {reason}; without an index there, `pip download` wheels for it here and give --wheels FOLDER"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return (
+        f"pip failed: {reason}; without an index there, `pip download` wheels for its Python {version} here and give "
+        "--wheels FOLDER"
+    )
 
 
 def main() -> int:

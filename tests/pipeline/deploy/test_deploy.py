@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -153,6 +154,7 @@ def test_a_device_without_an_index_says_so_and_keeps_no_half_environment(
     (nothing / "unrelated-1-py3-none-any.whl").write_bytes(b"")
     with pytest.raises(DeviceError, match=r"pip failed: No matching distribution found for \w+") as caught:
         deploy(heavy, fakes.FakeDevice(tmp_path, device_path), wheels=nothing)
+    assert f"wheels for its Python {'.'.join(platform.python_version_tuple()[:2])} here" in str(caught.value)
     assert "--wheels" in str(caught.value)
     assert not (tmp_path / ".edgepipe/venv").exists()
     assert not (tmp_path / ".edgepipe/bundles").exists()
