@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 
@@ -34,7 +35,12 @@ TinyModel = Callable[..., Path]
 
 
 def pytest_configure() -> None:
-    """A shell starts what runs in its background deaf to Ctrl-C, and programs hand that on to those that they start."""
+    """Examples may take any time; what tests start hears Ctrl-C.
+
+    A shell starts what runs in its background deaf to it, and programs hand that on to those that they start.
+    """
+    hypothesis.settings.register_profile("patient", deadline=None)
+    hypothesis.settings.load_profile("patient")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
