@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from edgepipe.exporters.sources.gguf_blocks import (
     repack_q8_0,
 )
 from edgepipe.exporters.sources.gguf_config import config_from_gguf
-from edgepipe.exporters.sources.gguf_tokenizer import save_gguf_tokenizer, tokenizer_notes
+from edgepipe.exporters.sources.gguf_tokenizer import read_gguf_tokenizer, save_gguf_tokenizer, tokenizer_notes
 from edgepipe.exporters.sources.licence import spdx
 from edgepipe.exporters.sources.quiet import no_progress_bars
 from edgepipe.exporters.sources.spec_from_config import check_tensors, spec_from_config, tensor_shapes
@@ -28,7 +29,7 @@ from edgepipe.exporters.sources.weights import DecoderWeights, SourceInfo, file_
 try:
     import gguf
     import torch
-    from transformers import AutoModelForCausalLM, PreTrainedModel
+    from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 except ImportError as missing:
     raise MissingExtra(missing.name or "gguf", "export") from missing
 
@@ -98,7 +99,12 @@ class GgufWeights(DecoderWeights):
         return matrix
 
     def save_tokenizer(self, folder: Path) -> None:
-        save_gguf_tokenizer(self._path, self._fields, self._config, self.spec, folder)
+        save_gguf_tokenizer(self._tokenizer, self._config, self.spec, folder)
+
+    @cached_property
+    def _tokenizer(self) -> PreTrainedTokenizerBase:
+        """Read once, for a draft of this target is given it too, and transformers takes seconds."""
+        return read_gguf_tokenizer(self._path, self._fields)
 
     def reference_model(self) -> PreTrainedModel:
         if find_spec("accelerate") is None:  # which transformers wants for GGUF files

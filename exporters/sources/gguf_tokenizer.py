@@ -15,7 +15,7 @@ from edgepipe.runtimes.llm.spec import DecoderSpec
 
 try:
     from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
-    from transformers import AutoTokenizer, PreTrainedConfig
+    from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 except ImportError as missing:
     raise MissingExtra(missing.name or "transformers", "export") from missing
 
@@ -77,10 +77,8 @@ def tokenizer_notes(fields: Mapping[str, Any]) -> tuple[str, ...]:
     return (f"pre-tokenizer {pre!r} of the GGUF is unknown here: text may be split otherwise than in training",)
 
 
-def save_gguf_tokenizer(
-    path: Path, fields: Mapping[str, Any], config: PreTrainedConfig, spec: DecoderSpec, folder: Path
-) -> None:
-    """Write tokenizer.json, tokenizer_config.json, the chat template, config.json and generation_config.json.
+def read_gguf_tokenizer(path: Path, fields: Mapping[str, Any]) -> PreTrainedTokenizerBase:
+    """The tokenizer of a file.
 
     Raises:
         TokenizerError: the file holds no tokenizer, or one that transformers does not know.
@@ -88,7 +86,9 @@ def save_gguf_tokenizer(
     model, pre = fields.get("tokenizer.ggml.model"), PRE_TOKENIZERS.get(fields.get("tokenizer.ggml.pre", ""))
     unstated = {"add_bos_token": True} if model == "gpt2" and pre is not None and pre.bos else {}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True, **unstated)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            path.parent, gguf_file=path.name, local_files_only=True, **unstated
+        )
     except Exception as error:  # missing or odd metadata, wherever transformers meets it
         raise TokenizerError(f"transformers cannot read the tokenizer of {path}: {one_line(error)}") from error
 
@@ -96,6 +96,13 @@ def save_gguf_tokenizer(
         _restore_byte_level(tokenizer.backend_tokenizer, pre)
     elif model == "llama":
         _restore_sentencepiece(tokenizer.backend_tokenizer, fields.get("tokenizer.ggml.add_space_prefix", True))
+    return tokenizer
+
+
+def save_gguf_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, spec: DecoderSpec, folder: Path
+) -> None:
+    """Write tokenizer.json, tokenizer_config.json, the chat template, config.json and generation_config.json."""
     tokenizer.save_pretrained(folder)
     _complete_tokenizer_config(folder / "tokenizer_config.json", tokenizer.add_bos_token, tokenizer.add_eos_token)
 

@@ -34,9 +34,13 @@ TEXTS = [
 
 
 def save(weights_path: Path, folder: Path) -> Any:
-    """Write the tokenizer of a GGUF and read it back."""
-    folder.mkdir()
-    open_source(str(weights_path)).save_tokenizer(folder)
+    """Write the tokenizer of a GGUF, again as for a draft, and read it back."""
+    weights, again = open_source(str(weights_path)), folder / "draft"
+    for place in (folder, again):
+        place.mkdir()
+        weights.save_tokenizer(place)
+    assert all((folder / path.name).read_bytes() == path.read_bytes() for path in again.iterdir())
+    assert len(list(again.iterdir())) >= 4
     return transformers.AutoTokenizer.from_pretrained(folder)
 
 
