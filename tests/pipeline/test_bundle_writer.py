@@ -49,7 +49,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 with write_bundle(sys.argv[1]) as draft:
     (draft.folder / "a.txt").write_text("half")
     print("inside", flush=True)
-    time.sleep(600)
+    for _ in range(6000):  # one long sleep would outlast a signal that comes as it begins
+        time.sleep(0.1)
 """
 
 # Told to end where Python drops what signal handlers raise, and where someone swallows it; goes on to the end.
