@@ -19,6 +19,7 @@ from typing import Any
 from edgepipe.errors import BundleError
 from edgepipe.pipeline.bundle import CHECKSUMS, Bundle, checksums, sha256
 from edgepipe.pipeline.exchange import exchange
+from edgepipe.pipeline.is_there import is_there
 from edgepipe.pipeline.manifest import MANIFEST, SCHEMA_VERSION
 from edgepipe.pipeline.model_card import model_card
 from edgepipe.pipeline.partial_folder import partial_folder
@@ -107,7 +108,7 @@ def check_destination(destination: Path, force: bool) -> None:
     Raises:
         BundleError: the reason and what to do.
     """
-    if not destination.exists():
+    if not is_there(destination):
         return
     if not destination.is_dir():
         raise BundleError(f"{destination} is a file: give the name of a new folder")

@@ -29,6 +29,7 @@ from edgepipe.exporters.sources.quiet import no_logs
 from edgepipe.exporters.sources.weights import DecoderWeights
 from edgepipe.pipeline.distillation import OUTPUT_VOCAB_SIZE, Distillation
 from edgepipe.pipeline.draft_card import draft_card
+from edgepipe.pipeline.is_there import is_there
 from edgepipe.pipeline.partial_folder import partial_folder
 from edgepipe.pipeline.progress import Progress, checked
 from edgepipe.pipeline.termination import termination_cleans_up
@@ -60,7 +61,7 @@ def distill(recipe: Distillation, destination: Path, work: Path, progress: Progr
     """
     import torch
 
-    if destination.exists():
+    if is_there(destination):
         raise BundleError(f"{destination} exists: give the name of a new folder")
     weights = open_source(recipe.target, recipe.revision)
     start = recipe.opened_start(weights)

@@ -9,6 +9,7 @@ from reprlib import repr as shown
 from typing import Any
 
 from edgepipe.errors import BundleError
+from edgepipe.pipeline.is_there import is_there
 from edgepipe.runtimes.llm.spec import DecoderSpec
 
 # 2: besides the names of files, decoders' formats have keys that readers of 1 took for such: "notes", "files", ...
@@ -29,7 +30,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         BundleError: it is missing, damaged or of a schema version to come; the file and the key are named.
     """
     path = folder / MANIFEST
-    if not path.is_file():
+    if not is_there(path) or not path.is_file():
         found = "has no edgepipe.json" if folder.is_dir() else "is no folder"
         raise BundleError(f"{folder} {found}: expected a bundle, as `edgepipe export -o BUNDLE` writes it")
     try:

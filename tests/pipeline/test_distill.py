@@ -207,6 +207,12 @@ def test_a_draft_that_is_there_is_left_alone(recipe: Distillation, tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["draft"]
 
 
+def test_a_name_that_no_folder_can_have_is_refused_at_once(recipe: Distillation, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="File name too long"):
+        distill(recipe, tmp_path / ("d" * 300), tmp_path / "work")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
