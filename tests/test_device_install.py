@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 PROMPT = "The quick brown fox jumps over the lazy dog, and the quick brown fox"
+OTHERS = ("python3.12", "python3.13", "python3.14")
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class Device:
 
 @pytest.fixture(
     scope="module",
-    params=[(sys.executable, "1.29"), (sys.executable, None), ("python3.12", None), ("python3.13", None)],
-    ids=["onnxruntime1.29", "newest", "python3.12", "python3.13"],
+    params=[(sys.executable, "1.29"), (sys.executable, None), *((python, None) for python in OTHERS)],
+    ids=["onnxruntime1.29", "newest", *OTHERS],
 )
 def device(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Device:
     name, onnxruntime = request.param
