@@ -98,24 +98,34 @@ def _pieces(
 ) -> Iterator[str]:
     stream = TextStream(tokenizer)
     held = HeldText(stop_strings)
+    pieces: list[str] = []
+
+    def spell(tokens: list[int]) -> int:
+        """Turn tokens into ``pieces``, up to a stop string; how many they are."""
+        for count, token in enumerate(tokens, 1):
+            if token not in decoder.stop_tokens:
+                pieces.append(held.push(stream.push(token)))
+            if held.stopped:
+                return count
+        return len(tokens)
+
     generation.prefill = entry = decoder.start(prompt)
+    spell(entry.tokens)
     while True:
         generation.tokens += entry.tokens
-        for token in entry.tokens:
-            if token in decoder.stop_tokens:
-                generation.finish_reason = "stop_token"
-                break
-            yield held.push(stream.push(token))
-            if held.stopped:
-                generation.finish_reason = "stop_string"
-                return
-        else:
-            if len(generation.tokens) < max_new_tokens:
-                entry = decoder.step(max_new_tokens - len(generation.tokens))
-                generation.rounds.append(entry)
-                continue
+        yield from pieces
+        pieces.clear()
+        if held.stopped:
+            generation.finish_reason = "stop_string"
+            return
+        if entry.tokens[-1] in decoder.stop_tokens:
+            generation.finish_reason = "stop_token"
+            break
+        if len(generation.tokens) == max_new_tokens:
             generation.finish_reason = "length"
-        break
+            break
+        entry = decoder.step(max_new_tokens - len(generation.tokens), spell)
+        generation.rounds.append(entry)
     yield held.push(stream.flush()) + held.flush()
     if held.stopped:
         generation.finish_reason = "stop_string"

@@ -26,6 +26,7 @@ class KVCache:
         mass: float64 ``[num_layers, num_kv_heads, capacity]``, attention that each slot got from all committed
             tokens, summed over the query heads of its group (the accumulated score of H2O, Zhang et al. 2023,
             eq. 2); None if the cache is not ``scored``.
+        widest: most tokens whose attention mass a ``scored`` cache has room for before they are committed.
         length: committed slots in use.
         pending: slots after those, not yet committed.
         next_position: number of tokens committed so far, evicted ones included; the position of the next one.
@@ -42,7 +43,7 @@ class KVCache:
         """
         capacity = budget + widest
         heads = (spec.num_layers, spec.num_kv_heads)
-        self.capacity = capacity
+        self.capacity, self.widest = capacity, widest
         self.rows = _aligned_planes(spec.num_layers, 2, (spec.num_kv_heads, capacity, spec.head_dim))
         self.positions = np.zeros((*heads, capacity), np.int64)
         self.mass = np.zeros((*heads, capacity), np.float64) if scored else None

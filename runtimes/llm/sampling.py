@@ -53,7 +53,8 @@ class Sampler:
     def __init__(self, params: SamplingParams) -> None:
         self.params = params
         self.greedy = params.temperature == 0
-        self.random = np.random.default_rng(params.seed)
+        self._bits = np.random.PCG64(params.seed)
+        self.random = np.random.Generator(self._bits)
         self._seen: set[int] = set()
 
     def start(self, text: Iterable[int]) -> None:
@@ -65,6 +66,11 @@ class Sampler:
         """Tokens that now belong to the text."""
         if self.params.repetition_penalty != 1:
             self._seen.update(tokens)
+
+    def forget(self, count: int) -> None:
+        """Take back the last ``count`` draws, so that what is drawn next does not depend on them."""
+        if not self.greedy:
+            self._bits.advance(-count)
 
     def best(self, logits: np.ndarray, after: Sequence[int] = ()) -> int:
         """The greedy choice for ``logits`` ``[vocab_size]``, the text being followed by ``after``."""

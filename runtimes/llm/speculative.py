@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from time import perf_counter_ns
 
 import numpy as np
@@ -105,8 +105,12 @@ class SpeculativeDecoder:
         self.text.append(token)
         return Round([token], 0, 0, 0, fed - begin, perf_counter_ns() - fed, 0)
 
-    def step(self, limit: int) -> Round:
-        """One round that adds at least one and at most ``limit`` tokens; a stop token ends it early."""
+    def step(self, limit: int, kept: Callable[[list[int]], int] = len) -> Round:
+        """One round that adds at least one and at most ``limit`` tokens; a stop token ends it early.
+
+        ``kept`` may end it earlier: it is given the tokens, and says how many of them, one at least, belong to the
+        text. What follows leaves no trace, so that later texts do not depend on the rounds of this one.
+        """
         begin = perf_counter_ns()
         choice, draft = self._draft(limit - 1)
         watched = [(source, self._propose(source, 1)) for source in choice.watched]
@@ -119,6 +123,9 @@ class SpeculativeDecoder:
             if token in self.stop_tokens:
                 tokens = tokens[: index + 1]
                 break
+        tokens = tokens[: kept(tokens)]
+        if draft.probabilities is None:  # else there is no seed, and guesses took draws, too
+            self.sampler.forget(accepted + 1 - len(tokens))
         self.sampler.observe(tokens)
         sampled = perf_counter_ns()
         # The rows of the last token of the old text and of all new ones but the last.

@@ -195,7 +195,7 @@ def test_the_caches_of_a_chat_grow_with_it(edgepipe: Any, tiny_bundle: Path, mon
 def test_an_error_after_some_text_stands_on_a_line_of_its_own(
     edgepipe: Any, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(self: SpeculativeDecoder, limit: int) -> Any:
+    def broken(self: SpeculativeDecoder, limit: int, kept: Any) -> Any:
         raise EngineError("onnxruntime failed")
 
     monkeypatch.setattr(SpeculativeDecoder, "step", broken)
@@ -322,12 +322,12 @@ def test_ctrl_c_keeps_what_was_generated(
     steps = 0
     step = SpeculativeDecoder.step
 
-    def interrupted(self: SpeculativeDecoder, limit: int) -> Any:
+    def interrupted(self: SpeculativeDecoder, limit: int, kept: Any) -> Any:
         nonlocal steps
         steps += 1
         if steps == 5:
             raise KeyboardInterrupt
-        return step(self, limit)
+        return step(self, limit, kept)
 
     monkeypatch.setattr(SpeculativeDecoder, "step", interrupted)
     code, out, err = edgepipe(tiny_bundle, PROMPT, "--raw", "--drafter", drafter, "-n", 40)

@@ -76,6 +76,16 @@ def test_the_same_seed_draws_the_same_tokens() -> None:
     assert first == second
 
 
+@pytest.mark.parametrize("kept", [0, 1, 4, 9])
+def test_draws_that_are_forgotten_come_again(kept: int) -> None:
+    logits = np.random.default_rng(0).normal(size=50).astype(np.float32)
+    plain, ahead = Sampler(SamplingParams(1.0, seed=9)), Sampler(SamplingParams(1.0, seed=9))
+    expected = [plain.choose(logits) for _ in range(20)]
+    assert [ahead.choose(logits) for _ in range(9)] == expected[:9]
+    ahead.forget(9 - kept)
+    assert [ahead.choose(logits) for _ in range(20 - kept)] == expected[kept:]
+
+
 def test_greedy_takes_the_penalised_best() -> None:
     sampler = Sampler(SamplingParams(repetition_penalty=2.0))
     sampler.start([0])
