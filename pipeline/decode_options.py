@@ -37,7 +37,7 @@ class CacheOptions:
             raise RecipeError(f"recent belongs to policy h2o, and the policy is {self.policy}: leave out --recent")
         if (self.policy == "full") != (self.budget is None):
             raise RecipeError(
-                f"policy {self.policy} {'takes no' if self.budget else 'needs a'} budget: "
+                f"policy {self.policy} {'needs a' if self.budget is None else 'takes no'} budget: "
                 "give --policy h2o or window together with --budget (tokens, 20% or 64MiB)"
             )
 

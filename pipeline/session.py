@@ -242,9 +242,7 @@ class Session:
             return policy
         recent = budget // 2 if cache.recent is None else cache.recent
         if not newest <= recent <= budget:
-            raise RecipeError(
-                f"recent is {recent}: expected at least gamma + 1 = {newest} and at most the budget of {budget}"
-            )
+            raise RecipeError(f"recent is {recent}: expected {newest}, the tokens of a round, to {budget}, the budget")
         policy = load(POLICIES["h2o"])(slots, min(recent, slots), normalise=cache.normalise)
         return policy
 

@@ -21,6 +21,9 @@ from edgepipe.exporters.sources.weights import DecoderWeights
 from edgepipe.pipeline.bundle import Bundle, sha256
 from edgepipe.pipeline.own_wheel import package_files
 
+# What edgepipe.json has to say of a format's files beside their names.
+_FACTS = {"precision", "bytes", "export_seconds", "notes", "files"}
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -85,7 +88,8 @@ def take_over(
     """
     formats = replaced.manifest["components"].get(component, {}).get("formats", {}) if replaced else {}
     entry: dict[str, Any] = formats.get(form, {})
-    if replaced is None or entry.get("written_from") != origin.digest(form, shape if "widths" in entry else None):
+    expected = origin.digest(form, shape if "widths" in entry else None)
+    if replaced is None or entry.get("written_from") != expected or not entry.keys() >= _FACTS:
         return None
     for count, name in enumerate(entry["files"], 1):
         if not _copied(replaced.folder / name, bundle / name, replaced.manifest["files"][name]["sha256"]):

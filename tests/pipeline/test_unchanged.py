@@ -270,9 +270,18 @@ def test_damaged_files_are_written_anew(
     whole.verify()
 
 
-def test_a_bundle_of_an_older_edgepipe_is_written_anew(
-    bundle: Path, tiny_model: TinyModel, tiny_draft: TinyModel, tmp_path: Path, work: Work
+@pytest.mark.parametrize(
+    "unsaid",
+    [
+        ("written_from", "files", "notes"),
+        *[(key,) for key in ("files", "notes", "precision", "bytes", "export_seconds")],
+    ],
+    ids=lambda unsaid: unsaid[0],
+)
+def test_a_bundle_that_says_less_is_written_anew(
+    bundle: Path, tiny_model: TinyModel, tiny_draft: TinyModel, tmp_path: Path, work: Work, unsaid: tuple[str, ...]
 ) -> None:
+    """As that of an older edgepipe does."""
     with write_bundle(tmp_path / "older") as draft:
         draft.manifest = {
             key: value for key, value in Bundle.open(bundle).manifest.items() if key not in ("bundle_id", "files")
@@ -280,7 +289,7 @@ def test_a_bundle_of_an_older_edgepipe_is_written_anew(
         for folder in ("target", "draft", "reference"):
             shutil.copytree(bundle / folder, draft.folder / folder)
         for component in draft.manifest["components"].values():
-            for key in ("written_from", "files", "notes"):
+            for key in unsaid:
                 del component["formats"]["onnx"][key]
     edgepipe.export(recipe(tiny_model("llama"), tiny_draft("llama")), tmp_path / "older", force=True)
     assert work["written"] == ["target onnx", "draft onnx"]
