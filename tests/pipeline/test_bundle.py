@@ -95,7 +95,7 @@ def test_a_folder_in_place_of_a_file_is_named(bundle: Path, name: str) -> None:
         Bundle.open(bundle)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_any_damage_is_found_and_named(pristine: Path, data: st.DataObject) -> None:
     """One byte more or less, or one bit flipped, anywhere."""

@@ -51,7 +51,7 @@ def answers(
 @pytest.mark.parametrize(
     ("cache", "drafter"), [("full", "sparse"), *itertools.product(CACHES, ["lookup", "model", "lookup,model"])]
 )
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     turns=st.lists(st.sampled_from(PROMPTS), min_size=2, max_size=3),
     stops=st.lists(st.sampled_from("aehnqtP "), max_size=4, unique=True),

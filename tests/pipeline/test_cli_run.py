@@ -259,7 +259,11 @@ def test_an_answer_of_the_length_that_just_fits_ends_by_its_length(edgepipe: Any
         (["x", "--budget", ""], 1, "takes no budget"),
         (["x", "--policy", "h2o", "--budget", "some"], 1, "expected tokens"),
         (["x", "--policy", "h2o", "--budget", "4", "--gamma", "4"], 1, "give --budget 10 or more"),
-        (["x", "--policy", "h2o", "--budget", "64", "--recent", "3", "--gamma", "4"], 1, "expected 5, the tokens of a round"),
+        (
+            ["x", "--policy", "h2o", "--budget", "64", "--recent", "3", "--gamma", "4"],
+            1,
+            "expected 5, the tokens of a round",
+        ),
         (["x", "--policy", "h2o", "--budget", "64", "--recent", "65"], 1, "to 64, the budget"),
         (["x", "--policy", "window", "--budget", "64", "--recent", "8"], 1, "recent belongs to policy h2o"),
         (["x", "--policy", "window", "--budget", "20", "--sinks", "100"], 1, "sinks is 100: expected at most 19"),

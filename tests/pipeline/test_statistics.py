@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics as stdlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepipe.pipeline.statistics import summarise
@@ -26,7 +26,6 @@ def test_by_hand() -> None:
     assert summary["p99"] == pytest.approx(4 + 0.96 * 6)
 
 
-@settings(deadline=None)
 @given(samples)
 def test_against_other_implementations(values: list[float]) -> None:
     summary = summarise(values)

@@ -118,7 +118,7 @@ def test_search_beats_rounding_to_nearest(bits: int, block_size: int, symmetric:
     assert error < plain * {(4, False): 0.92, (4, True): 0.72, (8, False): 0.96, (8, True): 0.96}[bits, symmetric]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     weight=npst.arrays(
         np.float32,

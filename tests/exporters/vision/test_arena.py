@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepipe.exporters.vision.arena import ALIGNMENT, Arena, Buffer, Use, first_fit, live_bytes, place, plan_arena
@@ -108,7 +108,6 @@ def test_mobilenet_v2_takes_1372_kib_with_depthwise_in_place(mobilenet_v2):
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4), st.integers(1, 400)), min_size=1, max_size=12))
-@settings(deadline=None)
 def test_placed_buffers_do_not_overlap(spans):
     buffers = [Buffer([Use(first, first + length, nbytes)]) for first, length, nbytes in spans]
     offsets, nbytes = place(buffers)

@@ -30,9 +30,7 @@ from edgepipe.exporters.vision.write_tflite import write_tflite
 IMAGE = Quantization((0.05,), (7,))
 OUTPUT = Quantization((0.11,), (-13,))
 
-property_test = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
-)
+property_test = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
 
 
 def multiply_by_multiplier(x: int, real: float) -> int:

@@ -208,14 +208,13 @@ def test_every_truncation_is_refused(content: bytes) -> None:
 
 
 @given(st.binary(max_size=2000))
-@settings(deadline=None)
 def test_random_bytes_are_refused(noise: bytes) -> None:
     assert refusal(noise) is not None
     assert refusal(noise[:4] + b"TFL3" + noise[8:]) is not None
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_flipped_bits_never_do_more_than_refuse(content: bytes, data: st.DataObject) -> None:
     damaged = bytearray(content)
     for _ in range(data.draw(st.integers(1, 4))):
@@ -225,7 +224,7 @@ def test_flipped_bits_never_do_more_than_refuse(content: bytes, data: st.DataObj
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_wild_numbers_never_do_more_than_refuse(content: bytes, data: st.DataObject) -> None:
     damaged = bytearray(content)
     for _ in range(data.draw(st.integers(1, 3))):

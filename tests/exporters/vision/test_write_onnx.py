@@ -223,7 +223,7 @@ def test_an_operator_is_within_a_step_of_the_reference(
         assert steps(np.stack(found), np.stack(expected)) <= 1
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
 @given(
     sizes=st.tuples(*[st.integers(1, 40)] * 2),
     wanted=st.tuples(*[st.integers(1, 70)] * 2),

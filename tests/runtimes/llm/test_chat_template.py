@@ -97,7 +97,7 @@ def test_renders_as_transformers_does(save: Any, name: str) -> None:
             assert expected
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     messages=st.lists(
         st.fixed_dictionaries(

@@ -171,7 +171,7 @@ def test_a_trained_head_guesses_right(trained: Pair) -> None:
     assert sum(entry.accepted for entry in rounds) >= 0.6 * sum(entry.drafted for entry in rounds)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     prompt=st.lists(st.integers(0, 299), min_size=1, max_size=40),
     gamma=st.integers(1, 8),

@@ -55,7 +55,7 @@ class Ledger:
                 self.next_position += 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data(), st.booleans(), st.integers(0, 2**32 - 1))
 def test_matches_a_plain_ledger(data: st.DataObject, scored: bool, seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -112,7 +112,7 @@ def test_allocates_exactly_budget_and_widest_forward() -> None:
     assert cache.nbytes == 128 * SPEC.kv_bytes_per_token == 128 * 2 * 2 * 3 * 4 * 4
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data(), st.integers(1, 12), st.integers(0, 2**32 - 1))
 def test_follows_another_cache(data: st.DataObject, budget: int, seed: int) -> None:
     """Sinks and the latest tokens, row for row, however much came since the last time; pending rows are forgotten."""

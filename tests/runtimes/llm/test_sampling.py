@@ -12,7 +12,7 @@ from edgepipe.errors import RecipeError
 from edgepipe.runtimes.llm.sampling import Sampler, SamplingParams
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     seed=st.integers(0, 2**32 - 1),
     temperature=st.floats(0.1, 3.0),

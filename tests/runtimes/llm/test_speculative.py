@@ -87,7 +87,7 @@ def make_drafter(kind: str, cached: Callable[..., Any], architecture: str, expec
 
 
 @pytest.mark.every_engine
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     prompt=st.lists(st.integers(0, 299), min_size=1, max_size=40),
     gamma=st.integers(1, 8),
@@ -108,7 +108,7 @@ def test_greedy_text_equals_plain_greedy_text(
 
 
 @pytest.mark.every_engine
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     prompt=st.lists(st.integers(0, 299), min_size=1, max_size=40),
     automatic=st.booleans(),
@@ -218,7 +218,7 @@ def test_evicting_target_equals_one_fed_only_committed_tokens(
                 np.testing.assert_allclose(mass, [expected[position] for position in found], rtol=1e-3, atol=1e-4)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     prompt=st.lists(st.integers(0, 299), min_size=1, max_size=40),
     policy=st.sampled_from([lambda: H2O(24), lambda: H2O(20, 3, normalise=False), lambda: Window(20, 2)]),

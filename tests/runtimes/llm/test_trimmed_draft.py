@@ -36,7 +36,7 @@ def test_logits_of_all_tokens() -> None:
 
 @pytest.mark.every_engine
 @pytest.mark.parametrize("model", ["llama", "qwen3"])  # all of them in all engines: test_speculative.py
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     prompt=st.lists(st.integers(0, 299), min_size=1, max_size=40),
     gamma=st.integers(1, 8),

@@ -37,7 +37,7 @@ def check(operator: str, rng: random.Random, operators: Any, tflm: Any, run_node
 
 
 def test_kernel_is_tflite_micros(operator: str, operators: Any, tflm: Any, run_node: Any) -> None:
-    @settings(max_examples=60, deadline=None, suppress_health_check=RELAXED, database=None)
+    @settings(max_examples=60, suppress_health_check=RELAXED, database=None)
     @given(st.randoms(use_true_random=False))
     def agree(rng: random.Random) -> None:
         check(operator, rng, operators, tflm, run_node)

@@ -55,7 +55,7 @@ class Camera:
             yield row.copy()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     height=st.integers(1, 14),
     width=st.integers(1, 9),

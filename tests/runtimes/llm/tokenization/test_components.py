@@ -81,7 +81,7 @@ PIECES = [
 ]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     text=st.text("aAéE\u0301\u0323ﬁ½ΣİǄ \u2003\x1c\n▁", max_size=12),
     steps=st.lists(st.sampled_from(NORMALIZERS), min_size=1, max_size=3),
@@ -91,7 +91,7 @@ def test_normalizers(text: str, steps: list[dict[str, Any]]) -> None:
     assert build_normalizer(spec)(text) == unless_it_panics(theirs(normalizer=spec).normalizer.normalize_str, text)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     tokens=st.lists(st.sampled_from(PIECES), max_size=10),
     steps=st.lists(st.sampled_from(DECODERS), min_size=1, max_size=3),
@@ -108,7 +108,7 @@ def test_decoders(tokens: list[str], steps: list[dict[str, Any]]) -> None:
     )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(tokens=st.lists(st.sampled_from(PIECES), max_size=10), start=st.integers(0, 3))
 def test_strip_after_fuse(tokens: list[str], start: int) -> None:
     fuse, strip = {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": start, "stop": 0}
@@ -119,7 +119,7 @@ def test_strip_after_fuse(tokens: list[str], start: int) -> None:
     )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_added_tokens(data: st.DataObject) -> None:
     flag = st.booleans()

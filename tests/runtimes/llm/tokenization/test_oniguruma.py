@@ -136,14 +136,14 @@ def test_every_character_is_classed_as_in_tokenizers(spec: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("pattern", CONSTRUCTS)
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(text=st.text("aabbcAK1 -]{}^.\n", max_size=12))
 def test_constructs(pattern: str, text: str) -> None:
     assert cut(split(pattern), text) == reference(split(pattern))(text)
 
 
 @pytest.mark.parametrize("behavior", ["Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"])
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(text=st.text("ab- ", max_size=10), invert=st.booleans(), pattern=st.sampled_from(["-", "-|b", "a*", "-?", "^"]))
 def test_split_behaviors(behavior: str, text: str, invert: bool, pattern: str) -> None:
     spec = split(pattern, behavior, invert)
@@ -167,7 +167,7 @@ PREPENDING = [
 ]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     text=st.text("ab-. 1\u00a0▁", max_size=12),
     steps=st.lists(st.sampled_from(SPLITTING), max_size=2),

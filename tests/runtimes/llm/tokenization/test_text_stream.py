@@ -33,7 +33,7 @@ def test_streams_the_corpus(pair: Any, backend: Any) -> None:
         assert sum(map(bool, pieces[:-1])) > 10
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_the_pieces_make_the_text_of_any_ids(pair: Any, data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.integers(0, pair.ours.vocab_size + 1), max_size=20))
@@ -43,7 +43,7 @@ def test_the_pieces_make_the_text_of_any_ids(pair: Any, data: st.DataObject) -> 
         assert streamed == whole
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(text=st.text("aé東👍\u200d🏽 ", min_size=1, max_size=8))
 def test_bytes_come_out_as_soon_as_a_character_is_whole(make_pair: Callable[[str], Any], text: str) -> None:
     for style, spell in (("gpt2", None), ("llama2", "<0x{:02X}>")):

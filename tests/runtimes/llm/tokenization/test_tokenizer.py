@@ -89,13 +89,13 @@ def test_encodes_and_decodes_the_corpus_as_tokenizers_does(pair: Any) -> None:
     assert_same(pair, " ".join(TEXTS))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(text=ANY_TEXT)
 def test_encodes_and_decodes_any_text_as_tokenizers_does(pair: Any, text: str) -> None:
     assert_same(pair, text)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_decodes_any_ids_as_tokenizers_does(pair: Any, data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.integers(0, pair.ours.vocab_size + 2), max_size=20))
@@ -125,7 +125,7 @@ def test_the_adapter_of_tokenizers_agrees(pair: Any) -> None:
         assert adapter.decode(ids) == pair.ours.decode(ids)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_merges_in_any_order_as_tokenizers_does(data: st.DataObject) -> None:
     """Trained merges are orderly; these are not: short tokens may come after the long ones made of them."""
@@ -181,7 +181,7 @@ def assert_backends_agree(folder: Path) -> None:
         assert ids == theirs.encode(text)
         assert ours.decode(ids) == theirs.decode(ids)
 
-    @settings(deadline=None, max_examples=500)
+    @settings(max_examples=500)
     @given(ANY_TEXT)
     def check(text: str) -> None:
         assert ours.encode(text) == theirs.encode(text)
