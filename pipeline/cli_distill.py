@@ -116,7 +116,7 @@ def command(
         seed=seed,
         threads=(os.cpu_count() or 1) if threads is None else threads,
     )
-    work = work or output.with_name(f"{output.name}.work")
+    work = work or Path(f"{output}.work")
     with progress(f"distill {output}", log_seconds=60) as report:
         facts = distill(recipe, output, work, report)
     size = sum(path.stat().st_size for path in output.iterdir())

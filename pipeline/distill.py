@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -13,28 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgepipe.errors import BundleError
-from edgepipe.exporters.llm.distill.prompt_sources import ChatTurns, FilePrompts, Prompts, TemplatePrompts, TextPrompts
+from edgepipe.errors import BundleError, RecipeError
+from edgepipe.exporters.llm.distill.prompt_sources import Prompts
 from edgepipe.exporters.llm.distill.sample_shards import SampleSettings, SampleShards
 from edgepipe.exporters.llm.distill.samples import Sample
 from edgepipe.exporters.llm.distill.sampling import BatchSampler
 from edgepipe.exporters.llm.distill.training import Training, TrainingState
 from edgepipe.exporters.llm.distill.vocabulary import coverage, frequent_tokens
 from edgepipe.exporters.llm.draft_folder import quantize_rows, write_draft
-from edgepipe.exporters.llm.onnx import PLAIN, write_onnx
-from edgepipe.exporters.llm.recipe import DecoderRecipe
+from edgepipe.exporters.llm.onnx import PLAIN
 from edgepipe.exporters.sources import open_source
 from edgepipe.exporters.sources.draft import DraftWeights
 from edgepipe.exporters.sources.quiet import no_logs
 from edgepipe.exporters.sources.weights import DecoderWeights
+from edgepipe.pipeline.distill_target import exported_target, opened_prompts
 from edgepipe.pipeline.distillation import OUTPUT_VOCAB_SIZE, Distillation
 from edgepipe.pipeline.draft_card import draft_card
+from edgepipe.pipeline.full_disk import told_if_full
 from edgepipe.pipeline.is_there import is_there
 from edgepipe.pipeline.partial_folder import partial_folder
 from edgepipe.pipeline.progress import Progress, checked
 from edgepipe.pipeline.termination import termination_cleans_up
-from edgepipe.runtimes.llm.chat_template import ChatTemplate
-from edgepipe.runtimes.llm.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -55,14 +53,17 @@ def distill(recipe: Distillation, destination: Path, work: Path, progress: Progr
     interrupted ended, and other trainings on the same samples need not sample again.
 
     Raises:
-        BundleError: the destination exists or cannot be written.
+        BundleError: the destination exists or cannot be written, or a disk is full.
         RecipeError: an option is out of range, or ``work`` belongs to another distillation.
         EdgepipeError: the target is not found; `UnsupportedModel`: it cannot be exported.
     """
     import torch
 
+    destination = Path(os.path.realpath(destination))
     if is_there(destination):
         raise BundleError(f"{destination} exists: give the name of a new folder")
+    if Path(os.path.realpath(work)).is_relative_to(destination):
+        raise RecipeError(f"the work folder is {work}, expected one outside of {destination}: give another --work")
     weights = open_source(recipe.target, recipe.revision)
     start = recipe.opened_start(weights)
     layers = recipe.target_layers(weights, start)
@@ -70,36 +71,40 @@ def distill(recipe: Distillation, destination: Path, work: Path, progress: Progr
     torch.manual_seed(recipe.seed)
     with termination_cleans_up() as stop_if_asked:
         report = checked(progress, stop_if_asked)
-        target = _exported_target(weights, recipe, work, report)
-        shards = _shards(weights, recipe, target, work)
-        samples, held_out = _sample(shards, weights, recipe, target, report)
-        ids = _output_token_ids(recipe, weights, samples, start)
-        if recipe.kind == "head":
-            samples, held_out = _with_features(weights, samples, held_out, work, report)
-        draft = _draft(recipe, weights, target, layers, ids, start)
-        facts = {
-            "kind": recipe.kind,
-            "target": recipe.target,
-            "layers": list(layers),
-            **({} if start is None else {"start": _summary(start)}),
-            "sample_tokens": sum(int(sample.written.sum()) for sample in samples),
-            "prompts": shards.settings.prompts,
-            "temperatures": list(recipe.temperatures),
-            "seed": recipe.seed,
-            "output_vocab_coverage": round(coverage(held_out, ids), 4),
-        }
-        digest = hashlib.sha256(ids.tobytes())
-        if start is not None:
-            for values in draft.tensors().values():
-                digest.update(values.tobytes())
-        identity = {**facts, "samples": asdict(shards.settings), "beginning": digest.hexdigest()}
-        checkpoint = work / f"{destination.name}.checkpoint.pt"
-        training = Training(draft, samples, held_out, recipe.training, checkpoint, json.loads(json.dumps(identity)))
-        state = training.run(lambda fraction, line: report(0.5 + fraction / 2, f"train: {line}"))
+        prompts = opened_prompts(recipe, weights)
+        remedy = "free some, and the same command goes on where it was; or move this folder, and give it with --work"
+        with told_if_full(work, remedy):
+            shards = _shards(weights, recipe, prompts, work)
+            target = exported_target(weights, recipe, work, report)
+            samples, held_out = _sample(shards, weights, recipe, target, report)
+            ids = _output_token_ids(recipe, weights, samples, start)
+            if recipe.kind == "head":
+                samples, held_out = _with_features(weights, samples, held_out, work, report)
+            draft = _draft(recipe, weights, target, layers, ids, start)
+            facts = {
+                "kind": recipe.kind,
+                "target": recipe.target,
+                "layers": list(layers),
+                **({} if start is None else {"start": _summary(start)}),
+                "sample_tokens": sum(int(sample.written.sum()) for sample in samples),
+                "prompts": shards.settings.prompts,
+                "temperatures": list(recipe.temperatures),
+                "seed": recipe.seed,
+                "output_vocab_coverage": round(coverage(held_out, ids), 4),
+            }
+            digest = hashlib.sha256(ids.tobytes())
+            if start is not None:
+                for values in draft.tensors().values():
+                    digest.update(values.tobytes())
+            identity = {**facts, "samples": asdict(shards.settings), "beginning": digest.hexdigest()}
+            checkpoint = work / f"{destination.name}.checkpoint.pt"
+            training = Training(draft, samples, held_out, recipe.training, checkpoint, json.loads(json.dumps(identity)))
+            state = training.run(lambda fraction, line: report(0.5 + fraction / 2, f"train: {line}"))
         _round_to_int8(draft)
         facts |= _trained(training, state)
         config = _config(target, layers, ids, facts)
-        with partial_folder(destination) as folder:
+        remedy = f"free some, and the same command goes on; or give -o ELSEWHERE/{destination.name} --work {work}"
+        with told_if_full(destination, remedy), partial_folder(destination) as folder:
             write_draft(folder, config, {**draft.tensors(), "output_token_ids": ids})
             (folder / "README.md").write_text(draft_card(facts, weights.info, config), encoding="utf-8")
             if destination.exists():
@@ -109,32 +114,7 @@ def distill(recipe: Distillation, destination: Path, work: Path, progress: Progr
     return facts
 
 
-def _exported_target(weights: DecoderWeights, recipe: Distillation, work: Path, report: Progress) -> Path:
-    """The target as a device gets it, exported into ``work`` once; another's that is there makes room."""
-    folder, identity = work / "target", weights.identity.encode()
-    told = folder / "distilled_from.txt"
-    if not told.is_file() or told.read_bytes() != identity:
-        with partial_folder(folder) as partial:
-            weights.save_tokenizer(partial)
-            source = DecoderRecipe(recipe.target, recipe.revision)
-            write_onnx(weights, source, partial, lambda fraction, part: report(0.05 * fraction, f"export: {part}"))
-            (partial / told.name).write_bytes(identity)
-            if folder.exists():
-                shutil.rmtree(folder)
-            os.rename(partial, folder)
-    return folder
-
-
-def _shards(weights: DecoderWeights, recipe: Distillation, target: Path, work: Path) -> SampleShards:
-    tokenizer = load_tokenizer(target)
-    chat = ChatTurns(tokenizer, ChatTemplate.load(target), weights.spec.eos_token_ids)
-    prompts: Prompts
-    if recipe.text:
-        prompts = TextPrompts(recipe.text, tokenizer, recipe.seed)
-    elif recipe.prompts:
-        prompts = FilePrompts(recipe.prompts, chat, recipe.seed)
-    else:
-        prompts = TemplatePrompts(chat, recipe.seed)
+def _shards(weights: DecoderWeights, recipe: Distillation, prompts: Prompts, work: Path) -> SampleShards:
     settings = SampleSettings(
         target=weights.identity,
         prompts=prompts.name,

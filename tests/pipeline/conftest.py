@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from edgepipe.runtimes.llm.spec import DecoderSpec, RopeSpec
+
+if TYPE_CHECKING:
+    from edgepipe.pipeline.distillation import Distillation
 
 
 @pytest.fixture(autouse=True)
@@ -47,3 +52,21 @@ def manifest() -> dict[str, Any]:
         "components": {"target": component},
         "validation": {"target": {"plain": {"mean_kl": 0.01}}},
     }
+
+
+@pytest.fixture
+def tiny_distillation(tiny_model: Callable[..., Path]) -> Distillation:
+    """Takes a second or so."""
+    from edgepipe.exporters.llm.distill.training import TrainingSettings
+    from edgepipe.pipeline.distillation import Distillation
+
+    return Distillation(
+        target=str(tiny_model("llama")),
+        layers=(1,),
+        output_vocab_size=120,
+        sample_tokens=100,
+        max_answer=8,
+        shard_size=6,
+        held_out=4,
+        training=TrainingSettings(passes=2, batch_tokens=200),
+    )

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
 
-from edgepipe.errors import BundleError, EdgepipeError, RecipeError, UnsupportedModel
+from edgepipe.errors import EdgepipeError, RecipeError, UnsupportedModel
 from edgepipe.exporters.llm.distill.training import TrainingSettings
 from edgepipe.exporters.llm.draft_folder import read_draft
 from edgepipe.exporters.llm.recipe import DecoderRecipe
@@ -50,18 +50,8 @@ def assert_texts_are_alike(target: str, draft: Path, bundle: Path) -> None:
 
 
 @pytest.fixture
-def recipe(tiny_model: Callable[..., Path]) -> Distillation:
-    """A tiny one: some seconds."""
-    return Distillation(
-        target=str(tiny_model("llama")),
-        layers=(1,),
-        output_vocab_size=120,
-        sample_tokens=100,
-        max_answer=8,
-        shard_size=6,
-        held_out=4,
-        training=TrainingSettings(passes=2, batch_tokens=200),
-    )
+def recipe(tiny_distillation: Distillation) -> Distillation:
+    return tiny_distillation
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -197,14 +187,6 @@ def test_another_target_of_the_same_name_is_another(recipe: Distillation, tmp_pa
     name = "model.safetensors"
     assert (tmp_path / "other" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
     assert (tmp_path / "other" / name).read_bytes() != (tmp_path / "one" / name).read_bytes()
-
-
-def test_a_draft_that_is_there_is_left_alone(recipe: Distillation, tmp_path: Path) -> None:
-    (tmp_path / "draft").mkdir()
-    (tmp_path / "draft" / "mine.txt").write_text("mine")
-    with pytest.raises(BundleError, match="draft exists: give the name of a new folder"):
-        distill(recipe, tmp_path / "draft", tmp_path / "work")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["draft"]
 
 
 def test_a_name_that_no_folder_can_have_is_refused_at_once(recipe: Distillation, tmp_path: Path) -> None:

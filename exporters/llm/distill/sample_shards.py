@@ -53,12 +53,16 @@ class SampleShards:
         """Open or make the folder.
 
         Raises:
-            RecipeError: it holds samples made with other settings; `EdgepipeError`: it does not say which.
+            RecipeError: it holds samples made with other settings.
+            EdgepipeError: it does not say which, or cannot be made.
         """
         self.folder = folder
         self.settings = settings
         self.prompts = prompts
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise EdgepipeError(f"cannot make {folder}: {error.strerror}; give another --work folder") from error
         path = folder / SETTINGS
         asked = json.loads(json.dumps(asdict(settings)))
         if path.is_file():
