@@ -6,7 +6,6 @@ makes it the bundle.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -19,13 +18,12 @@ from typing import Any
 from edgepipe.errors import BundleError
 from edgepipe.pipeline.bundle import CHECKSUMS, Bundle, checksums, sha256
 from edgepipe.pipeline.exchange import exchange
+from edgepipe.pipeline.full_disk import told_if_full
 from edgepipe.pipeline.is_there import is_there
 from edgepipe.pipeline.manifest import MANIFEST, SCHEMA_VERSION
 from edgepipe.pipeline.model_card import model_card
 from edgepipe.pipeline.partial_folder import partial_folder
 from edgepipe.pipeline.termination import termination_cleans_up
-
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class BundleDraft:
@@ -74,24 +72,21 @@ def write_bundle(destination: Path | str, force: bool = False) -> Iterator[Bundl
     except (OSError, TypeError, ValueError) as error:  # no path, too long, a NUL byte, a folder that may not be read
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise BundleError(f"cannot write {shown(str(destination))}: {reason}; give another name") from error
-    try:
-        with termination_cleans_up() as stop_if_asked, partial_folder(destination) as folder:
-            draft = BundleDraft(folder, _bundle_at(destination), stop_if_asked)
-            yield draft
-            draft.seal()
-            check_destination(destination, force)
-            stop_if_asked()
-            if destination.exists():
-                exchange(folder, destination)  # what was replaced goes with the partial folder
-            else:
-                os.rename(folder, destination)
-            to_disk(destination.parent)
-    except OSError as error:
-        if error.errno not in NO_SPACE:
-            raise
-        raise BundleError(
-            f"cannot write {destination}: {error.strerror}; free some, or give a place on another disk"
-        ) from error
+    with (
+        told_if_full(destination, "free some, or give a place on another disk"),
+        termination_cleans_up() as stop_if_asked,
+        partial_folder(destination) as folder,
+    ):
+        draft = BundleDraft(folder, _bundle_at(destination), stop_if_asked)
+        yield draft
+        draft.seal()
+        check_destination(destination, force)
+        stop_if_asked()
+        if destination.exists():
+            exchange(folder, destination)  # what was replaced goes with the partial folder
+        else:
+            os.rename(folder, destination)
+        to_disk(destination.parent)
 
 
 def _bundle_at(destination: Path) -> Bundle | None:

@@ -65,7 +65,9 @@ def time_costs(
     cache = target.cache
     # Attention over rows of zeros takes as long as over any others.
     cache.length = cache.next_position = max(0, min(context, cache.capacity - max(WIDTHS)))
-    widest = cache.capacity - cache.used if cache.mass is None else min(cache.widest, cache.capacity - cache.used)
+    widest = cache.capacity - cache.used
+    if cache.mass is not None:
+        widest = min(widest, cache.widest)
     widths = [width for width in target.decoder.widths or WIDTHS if width <= widest]
     forward_ns: dict[int, list[int]] = {}
     _time(target, 1, clock)  # what is done once only

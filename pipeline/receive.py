@@ -28,8 +28,9 @@ from edgepipe.devices.installation import bundle_folder, free_bytes, incoming_fo
 from edgepipe.devices.shell import PATIENCE_S
 from edgepipe.errors import DeviceError
 from edgepipe.pipeline.bundle import sha256
-from edgepipe.pipeline.bundle_writer import NO_SPACE, to_disk
+from edgepipe.pipeline.bundle_writer import to_disk
 from edgepipe.pipeline.exchange import exchange
+from edgepipe.pipeline.full_disk import NO_SPACE
 
 # Brought to the disk at once, so that the sender is never kept waiting for long.
 _FLUSH_BYTES = 16 * 2**20
